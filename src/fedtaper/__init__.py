@@ -1,0 +1,54 @@
+"""Federated learning in which each client has its own tapering step size.
+
+The people who run the federation decide, and can check, how much each client influences
+the shared model. ``import fedtaper`` is quick: Numba, matplotlib and torch are imported
+when they are first needed.
+"""
+
+__version__ = "0.1.0"
+
+from fedtaper.config import from_toml, read_toml, to_toml
+from fedtaper.errors import AssumptionWarning, FedtaperError, FedtaperWarning, StabilityWarning
+from fedtaper.experiment import Divergence, Experiment, Run
+from fedtaper.influence import Influence, effective_influence, influence
+from fedtaper.local import Proximal, Sgd
+from fedtaper.objectives.linear import LinearRegression
+from fedtaper.presets import PRESETS
+from fedtaper.report import report
+from fedtaper.schedules import Constant, Power
+from fedtaper.server import Adagrad, Adam, Average, Normalised, Yogi
+from fedtaper.simulate import run
+from fedtaper.stability import Stability, stability
+from fedtaper.store import load
+
+__all__ = [
+    "PRESETS",
+    "Adagrad",
+    "Adam",
+    "AssumptionWarning",
+    "Average",
+    "Constant",
+    "Divergence",
+    "Experiment",
+    "FedtaperError",
+    "FedtaperWarning",
+    "Influence",
+    "LinearRegression",
+    "Normalised",
+    "Power",
+    "Proximal",
+    "Run",
+    "Sgd",
+    "Stability",
+    "StabilityWarning",
+    "Yogi",
+    "effective_influence",
+    "from_toml",
+    "influence",
+    "load",
+    "read_toml",
+    "report",
+    "run",
+    "stability",
+    "to_toml",
+]

@@ -1,0 +1,62 @@
+"""Random draws, counted by (seed, client, round): the same on every engine, and on a resume.
+
+A draw is a hash of its place (SplitMix64 started at a key of seed, client and round), not
+the next number of a stream, so neither the order of the work nor the number of seeds in a
+batch can change it. ``engines/compiled.py`` compiles the very functions below.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
+LOW_32, S32 = np.uint64(0xFFFFFFFF), np.uint64(32)
+
+
+def mix(z: Any) -> Any:
+    """SplitMix64's finaliser: every bit of the input stirs every bit of the output."""
+    z = (z ^ (z >> _S30)) * _MIX_1
+    z = (z ^ (z >> _S27)) * _MIX_2
+    return z ^ (z >> _S31)
+
+
+def stream_key(seed: Any, client: Any, round_: Any) -> Any:
+    """The key of one client's draws in one round (all arguments uint64)."""
+    return mix(mix(mix(seed + GOLDEN) + client * _MIX_2) + round_ * GOLDEN)
+
+
+def batch(
+    seed: int, client: int, round_: int, step: int, size: int, samples: int
+) -> NDArray[np.int64]:
+    """Which of a client's samples are in one mini-batch: uniform, with replacement.
+
+    Each 64-bit draw gives two indices, its low half for the first half of the batch and its
+    high half for the second. Scaling 32 bits to ``samples`` leaves a bias of at most
+    samples / 2**32.
+    """
+    half = (size + 1) // 2
+    with np.errstate(over="ignore"):
+        key = stream_key(np.uint64(seed), np.uint64(client), np.uint64(round_))
+        count = np.arange(step * half + 1, (step + 1) * half + 1, dtype=np.uint64)
+        u = mix(key + count * GOLDEN)
+    low = ((u & LOW_32) * np.uint64(samples)) >> S32
+    high = ((u >> S32) * np.uint64(samples)) >> S32
+    return np.concatenate([low, high])[:size].astype(np.int64)
+
+
+def uniform(seed: int, client: int, round_: int) -> float:
+    """One uniform number in [0, 1) for a client and a round, apart from its mini-batches."""
+    with np.errstate(over="ignore"):
+        key = stream_key(np.uint64(seed), np.uint64(client), np.uint64(round_))
+        return float(mix(key ^ _MIX_1) >> np.uint64(11)) * 2.0**-53
+
+
+def generator(seed: int, *place: int) -> np.random.Generator:
+    """A NumPy generator for set-up work (data, first models), keyed by place."""
+    return np.random.default_rng(np.random.SeedSequence((seed, *place)))

@@ -1,0 +1,38 @@
+"""Ways to run an Experiment. Each module has two verbs: ``init`` and ``advance``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass
+class State:
+    """Where a batch of runs stands: all that the next round needs, and nothing else."""
+
+    round: int
+    seeds: NDArray[np.int64]
+    w: Array  # (seeds, d)
+    memory: tuple[Array, ...]  # the server rule's, each (seeds, d)
+    dead_round: NDArray[np.int64]  # (seeds,), 0 while finite, else the round (from 1)
+    dead_client: NDArray[np.int64]
+
+
+@dataclass
+class Block:
+    """What a stretch of rounds left behind."""
+
+    w: Array  # (seeds, rounds, d)
+    update_norms: Array  # (seeds, rounds, L)
+
+
+def init(experiment: Any, seeds: NDArray[np.int64]) -> State:
+    """Before round 1: every seed's shared model is the mean of L first models."""
+    w = np.stack([experiment.problem.initial(int(seed)) for seed in seeds])
+    none = np.zeros(len(seeds), dtype=np.int64)
+    return State(0, seeds, w, experiment.server.init(w), none, none - 1)

@@ -1,0 +1,221 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg"
+"""Linear regression, compiled over updates x clients x seeds (Numba), on all cores.
+
+The arithmetic is that of ``reference``: the hash of the draws, the local and the server
+equations are the same functions, compiled. Threads share out the seeds; the rounds of one
+seed follow one another.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numba.cpython.unsafe.tuple import tuple_setitem
+
+from fedtaper import draws, local, server
+from fedtaper.engines import Block, State
+
+WIDE = 16  # features from which sums are kept in memory rather than in registers
+FMA = {"contract"}  # fused multiply-add: no reordering, so results stay reproducible
+_MEAN, _ADAGRAD, _ADAM, _YOGI = range(4)
+_SECOND = {server.Adagrad: _ADAGRAD, server.Adam: _ADAM, server.Yogi: _YOGI}
+_GOLDEN, _LOW_32, _S32 = draws.GOLDEN, draws.LOW_32, draws.S32
+
+_mix = njit(inline="always")(draws.mix)
+_direction = njit(inline="always")(local.proximal_direction)
+_momentum = njit(inline="always")(server.momentum)
+_adagrad = njit(inline="always")(server.adagrad)
+_adam = njit(inline="always")(server.adam)
+_yogi = njit(inline="always")(server.yogi)
+_scaled_step = njit(inline="always")(server.scaled_step)
+
+
+def supports(experiment: Any) -> bool:
+    """Whether this engine knows the problem and both rules."""
+    from fedtaper.objectives.linear import LinearRegression
+
+    return (
+        isinstance(experiment.problem, LinearRegression)
+        and type(experiment.local) in (local.Sgd, local.Proximal)
+        and type(experiment.server) in (server.Average, server.Normalised, *_SECOND)
+    )
+
+
+def advance(experiment: Any, state: State, rounds: int) -> Block:
+    """Move every seed on by ``rounds`` rounds, changing ``state``."""
+    count, dim = state.w.shape
+    block = Block(
+        np.full((count, rounds, dim), np.nan),
+        np.full((count, rounds, experiment.num_clients), np.nan),
+    )
+    a = experiment.step_sizes(state.round, state.round + rounds)
+    weights = experiment.server_weights(a.sum(axis=1))
+    workers = min(count, os.cpu_count() or 1)
+    parts = np.array_split(np.arange(count), min(count, 4 * workers))
+    _advance_seeds(experiment, state, block, a[:0], weights[:0], parts[0][:1])  # compile once
+    with ThreadPoolExecutor(workers) as pool:
+        for done in [
+            pool.submit(_advance_seeds, experiment, state, block, a, weights, part)
+            for part in parts
+        ]:
+            done.result()
+    state.round += rounds
+    return block
+
+
+def _advance_seeds(e: Any, state: State, block: Block, a: Any, weights: Any, part: Any) -> None:
+    first, rounds, clients = state.round, len(a), e.num_clients
+    low, high = part[0], part[-1] + 1  # seeds of a part lie side by side: views, no copies
+    with np.errstate(over="ignore"):
+        keys = draws.stream_key(
+            state.seeds[low:high, None, None].astype(np.uint64),
+            np.arange(clients, dtype=np.uint64)[None, None, :],
+            np.arange(first, first + rounds, dtype=np.uint64)[None, :, None],
+        )
+    if np.all(e.rates == 1):
+        present = np.ones((1, rounds, clients), dtype=np.bool_)
+    else:
+        present = np.stack(
+            [e.present(first, first + rounds, int(s)) for s in state.seeds[low:high]]
+        )
+    starts = np.concatenate([[0], np.cumsum(e.problem.sizes)[:-1]])
+    rule = _SECOND.get(type(e.server), _MEAN)
+    constants = (e.server.eta, e.server.b1, e.server.b2, e.server.tau) if rule else (1.0,) * 4
+    moments = [array[low:high] for array in state.memory] or [state.w[:0], state.w[:0]]
+    dim = e.problem.dim
+    zeros = (0.0,) * (dim if dim <= WIDE else 1)
+    _rounds(
+        e.problem.rows, starts, np.asarray(e.problem.sizes), zeros,
+        keys, present, a, e.steps, weights, e.batch_size, e.local.mu, rule, constants,
+        state.w[low:high], moments[0], moments[1], first,
+        state.dead_round[low:high], state.dead_client[low:high],
+        block.w[low:high], block.update_norms[low:high],
+    )  # fmt: skip
+
+
+@njit(inline="always")
+def _fill_batch(picks, key, step, half, samples):
+    """``draws.batch`` in place: low halves first, high halves from ``half`` on."""
+    base = key + np.uint64(step * half) * _GOLDEN
+    for q in range(half):
+        u = _mix(base + np.uint64(q + 1) * _GOLDEN)
+        picks[q] = np.uint32(((u & _LOW_32) * samples) >> _S32)
+        picks[half + q] = np.uint32(((u >> _S32) * samples) >> _S32)
+
+
+@njit(inline="always", fastmath=FMA)
+def _residual(rows, row, w):
+    """X'w - y for a row (x, y)."""
+    total = -rows[row, len(w)]
+    for j in range(len(w)):
+        total += rows[row, j] * w[j]
+    return total
+
+
+@njit(inline="always", fastmath=FMA)
+def _add(total, scale, rows, row):
+    for j in range(len(total)):
+        total = tuple_setitem(total, j, total[j] + scale * rows[row, j])
+    return total
+
+
+@njit(inline="always", fastmath=FMA)
+def _gradient(rows, start, picks, half, size, w, zeros, out):
+    """Sum over the batch of x (x'w - y), in registers: two chains, one for each half."""
+    dim = len(zeros)
+    point = zeros
+    for j in range(dim):
+        point = tuple_setitem(point, j, w[j])
+    even, odd = zeros, zeros
+    for q in range(size // 2):
+        row, other = start + np.int64(picks[q]), start + np.int64(picks[half + q])
+        even = _add(even, _residual(rows, row, point), rows, row)
+        odd = _add(odd, _residual(rows, other, point), rows, other)
+    if size % 2:
+        row = start + np.int64(picks[half - 1])
+        even = _add(even, _residual(rows, row, point), rows, row)
+    for j in range(dim):
+        out[j] = even[j] + odd[j]
+
+
+@njit(fastmath=FMA)
+def _gradient_wide(rows, start, picks, size, w, out):
+    """The same in memory, for many features."""
+    dim = len(out)
+    out[:] = 0.0
+    for q in range(size):
+        row = start + np.int64(picks[q])
+        residual = -rows[row, dim]
+        for j in range(dim):
+            residual += rows[row, j] * w[j]
+        for j in range(dim):
+            out[j] += residual * rows[row, j]
+
+
+@njit(inline="always", fastmath=FMA)
+def _server_step(rule, constants, w, update, first_moment, second_moment, z):
+    eta, b1, b2, tau = constants
+    for j in range(len(update)):
+        if rule == _MEAN:
+            w[z, j] += update[j]
+            continue
+        m = _momentum(first_moment[z, j], update[j], b1)
+        v = second_moment[z, j]
+        if rule == _ADAGRAD:
+            v = _adagrad(v, update[j], b2)
+        elif rule == _ADAM:
+            v = _adam(v, update[j], b2)
+        else:
+            v = _yogi(v, update[j], b2)
+        first_moment[z, j], second_moment[z, j] = m, v
+        w[z, j] = _scaled_step(w[z, j], m, v, eta, tau)
+
+
+@njit(nogil=True, cache=True, fastmath=FMA)
+def _rounds(
+    rows, starts, sizes, zeros,
+    keys, present, a, steps, weights, batch_size, mu, rule, constants,
+    w, first_moment, second_moment, first_round, dead_round, dead_client,
+    trajectory, update_norms,
+):  # fmt: skip
+    dim = w.shape[1]
+    half = (batch_size + 1) // 2
+    picks = np.empty(2 * half, dtype=np.uint32)
+    mine, gradient, update = np.empty(dim), np.empty(dim), np.empty(dim)
+    for z in range(w.shape[0]):
+        there = z if present.shape[0] > 1 else 0
+        for k in range(a.shape[0]):
+            if dead_round[z] > 0:
+                break
+            update[:] = 0.0
+            for i in range(len(starts)):
+                for j in range(dim):
+                    mine[j] = w[z, j]
+                for step in range(steps[i] if present[there, k, i] else 0):
+                    _fill_batch(picks, keys[z, k, i], step, half, np.uint64(sizes[i]))
+                    if dim == len(zeros):
+                        _gradient(rows, starts[i], picks, half, batch_size, mine, zeros, gradient)
+                    else:
+                        _gradient_wide(rows, starts[i], picks, batch_size, mine, gradient)
+                    scale = a[k, step, i]
+                    for j in range(dim):
+                        mean = gradient[j] / batch_size
+                        mine[j] -= scale * _direction(mean, mine[j], w[z, j], mu)
+                square, finite = 0.0, True
+                for j in range(dim):
+                    moved = mine[j] - w[z, j]
+                    square += moved * moved
+                    update[j] += weights[k, i] * moved
+                    finite &= np.isfinite(mine[j])
+                if not finite:
+                    dead_round[z], dead_client[z] = first_round + k + 1, i
+                    break
+                update_norms[z, k, i] = np.sqrt(square)
+            if dead_round[z] > 0:
+                break
+            _server_step(rule, constants, w, update, first_moment, second_moment, z)
+            trajectory[z, k] = w[z]

@@ -1,0 +1,58 @@
+"""The readable loop: Eqn3 as it stands, one seed, one client, one update after another.
+
+Every fast engine is tested against this one. It runs any rule and any problem that can give
+mini-batch gradients.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedtaper import draws
+from fedtaper.engines import Block, State
+
+
+def advance(experiment: Any, state: State, rounds: int) -> Block:
+    """Move every seed on by ``rounds`` rounds, changing ``state``."""
+    seeds, dim = state.w.shape
+    block = Block(
+        np.full((seeds, rounds, dim), np.nan),
+        np.full((seeds, rounds, experiment.num_clients), np.nan),
+    )
+    for s in range(seeds):
+        _advance_seed(experiment, state, block, s, rounds)
+    state.round += rounds
+    return block
+
+
+def _advance_seed(e: Any, state: State, block: Block, s: int, rounds: int) -> None:
+    seed, first = int(state.seeds[s]), state.round
+    a = e.step_sizes(first, first + rounds)
+    weights = e.server_weights(a.sum(axis=1))
+    present = e.present(first, first + rounds, seed)
+    w = state.w[s]
+    memory = tuple(array[s] for array in state.memory)
+    for k in range(rounds):
+        if state.dead_round[s]:
+            break
+        update = np.zeros_like(w)
+        for i in range(e.num_clients):
+            mine = w.copy()
+            for step in range(e.steps[i] if present[k, i] else 0):
+                size = int(e.problem.sizes[i])
+                batch = draws.batch(seed, i, first + k, step, e.batch_size, size)
+                gradient = e.problem.gradient(i, mine, batch)
+                mine = mine - a[k, step, i] * e.local.direction(gradient, mine, w)
+            if not np.all(np.isfinite(mine)):
+                state.dead_round[s], state.dead_client[s] = first + k + 1, i
+                break
+            block.update_norms[s, k, i] = np.linalg.norm(mine - w)
+            update = update + weights[k, i] * (mine - w)
+        else:
+            w, memory = e.server.step(w, update, memory)
+            block.w[s, k] = w
+    state.w[s] = w
+    for array, value in zip(state.memory, memory, strict=True):
+        array[s] = value

@@ -1,0 +1,137 @@
+"""A claim of the paper, its verdict from data, and the study that judges claims.
+
+A :class:`Claim` says what is measured and what would refute it. Its ``judge`` gets a
+:class:`Study`, runs what it needs through it (runs that several claims share are run once),
+draws its figures, and returns an :class:`Outcome`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from fedtaper import store
+from fedtaper.errors import FedtaperError, nearest
+from fedtaper.experiment import Experiment, Run
+from fedtaper.simulate import run as simulate
+
+Verdict = Literal["reproduced", "not-at-this-horizon", "not-with-these-settings"]
+CLAIMS_FILE = "claims.json"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One deciding number: what it is, its value with an interval, and the threshold it met."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    threshold: str
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a study of one claim found."""
+
+    verdict: Verdict
+    summary: str
+    checks: tuple[Check, ...]
+    nearest: str
+    figures: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One row of the ledger."""
+
+    id: str
+    statement: str
+    measure: str
+    refuted_by: str
+    judge: Callable[[Study], Outcome]
+
+
+@dataclass
+class Study:
+    """Where claims are judged: number of seeds, output folder, options, and shared runs."""
+
+    out: Path
+    seeds: int = 100
+    options: dict[str, Any] = field(default_factory=dict)
+    say: Callable[[str], None] = lambda text: None
+    _runs: dict[Any, Run] = field(default_factory=dict)
+
+    def run(self, experiment: Experiment, seeds: Iterable[int] | None = None, **how: Any) -> Run:
+        """The experiment over the study's seeds (run once, however many claims ask for it)."""
+        chosen = tuple(range(self.seeds) if seeds is None else seeds)
+        key = (experiment, chosen, tuple(sorted(how.items())))
+        if key not in self._runs:
+            self._runs[key] = simulate(experiment, seeds=chosen, **how)
+        return self._runs[key]
+
+    def figure(self, name: str) -> Path:
+        """Where a figure goes; it is listed in the outcome by this path's name."""
+        return self.out / name
+
+
+def reproduce(
+    claims: Iterable[Claim],
+    out: str | Path,
+    *,
+    seeds: int = 100,
+    options: dict[str, Any] | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[dict[str, Any]]:
+    """Judge claims, write ``claims.json`` and the figures into ``out``, return the rows."""
+    folder = store.prepare(out, resume=True)
+    study = Study(folder, seeds, options or {}, say)
+    rows = []
+    for claim in claims:
+        say(f"{claim.id}: {claim.statement}")
+        began = time.perf_counter()
+        outcome = claim.judge(study)
+        rows.append(as_row(claim, outcome, time.perf_counter() - began))
+        write_rows(folder, rows, study)
+    return rows
+
+
+def as_row(claim: Claim, outcome: Outcome, seconds: float) -> dict[str, Any]:
+    """A claim and its outcome as they stand in ``claims.json``."""
+    return {
+        "id": claim.id,
+        "statement": claim.statement,
+        "verdict": outcome.verdict,
+        "summary": outcome.summary,
+        "measure": claim.measure,
+        "refuted_by": claim.refuted_by,
+        "numbers": [vars(check) for check in outcome.checks],
+        "nearest": outcome.nearest,
+        "figures": list(outcome.figures),
+        "settings": outcome.settings,
+        "seconds": round(seconds, 2),
+    }
+
+
+def write_rows(folder: Path, rows: list[dict[str, Any]], study: Study) -> None:
+    """Write the ledger so far: a stop in mid-study loses only the claim in hand."""
+    page = {"provenance": store.environment() | {"seeds": study.seeds} | study.options}
+    page |= {"claims": rows}  # type: ignore[dict-item]
+    store.write_text(folder / CLAIMS_FILE, json.dumps(page, indent=2) + "\n")
+
+
+def pick(known: dict[str, Claim], wanted: Iterable[str]) -> list[Claim]:
+    """Claims by id, in the ledger's order; an unknown id is refused."""
+    ids = [w.upper() for w in wanted] or list(known)
+    for one in ids:
+        if one not in known:
+            raise FedtaperError(
+                f"there is no claim {one}: choose from {', '.join(known)}{nearest(one, known)}"
+            )
+    return [claim for key, claim in known.items() if key in ids]
