@@ -218,6 +218,47 @@ class Experiment:
             reference=self.reference,
         )
 
+    def groups(self) -> list[ClientGroup]:
+        """Clients that cannot be told apart by their influence, for tables and legends."""
+        effect, limit = self.influence(), self.limit_influence
+        found: dict[Any, list[int]] = {}
+        for i, schedule in enumerate(self.schedules):  # type: ignore[arg-type]
+            factors = (effect.step_sum[i], effect.server_weight[i], effect.participation[i])
+            key = (schedule, *factors, effect.effective[i], limit[i])
+            found.setdefault(key, []).append(i)
+        return [ClientGroup(tuple(who), *key) for key, who in found.items()]
+
+
+@dataclass(frozen=True)
+class ClientGroup:
+    """Clients with one schedule and one influence, in the experiment's last round."""
+
+    clients: tuple[int, ...]
+    schedule: Schedule
+    step_sum: float
+    server_weight: float
+    participation: float
+    effective: float
+    limit: float
+
+    @property
+    def who(self) -> str:
+        """The clients in words, such as "client 0" or "clients 2 to 9"."""
+        if len(self.clients) == 1:
+            return f"client {self.clients[0]}"
+        if self.clients[-1] - self.clients[0] == len(self.clients) - 1:
+            return f"clients {self.clients[0]} to {self.clients[-1]}"
+        return f"clients {', '.join(str(i) for i in self.clients)}"
+
+    @property
+    def taper(self) -> str:
+        """The step size as a formula, such as "0.1 / n^0.76"."""
+        s = self.schedule
+        if s.delta == 0:
+            return f"{s.c:g}"
+        base = f"(n + {s.offset:g})" if s.offset else "n"
+        return f"{s.c:g} / {base}^{s.delta:g}"
+
 
 @dataclass(frozen=True)
 class Divergence:

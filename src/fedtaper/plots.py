@@ -78,3 +78,19 @@ def rounds_axis(axis: Any) -> None:
     """Rounds, on a log axis."""
     axis.set_xscale("log")
     axis.set_xlabel("round")
+
+
+def parameters(axis: Any, k: Any, w: Any, window: tuple[float, float]) -> None:
+    """Components of the shared model; stretches far outside the window are left out."""
+    middle = 0.5 * (window[0] + window[1])
+    far = np.abs(w - middle).max(axis=(0, 2)) > 3 * (window[1] - window[0])
+    shown = np.where(far[None, :, None], np.nan, w)
+    for j in range(w.shape[-1]):
+        band(axis, k, shown[:, :, j], f"component {j + 1}", COLOURS[j])
+    if far.any():
+        peak = np.nanmax(np.abs(w))
+        axis.axvspan(k[far][0], k[far][-1], color="#eeeeee", lw=0, zorder=0)
+        at = np.sqrt(k[far][0] * k[far][-1])
+        axis.annotate(
+            f"climbs\nto {peak:.0e}", (at, middle), ha="center", va="center", fontsize=6.5
+        )

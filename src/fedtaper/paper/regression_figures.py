@@ -8,7 +8,7 @@ import numpy as np
 
 from fedtaper.paper.claim import Study
 from fedtaper.paper.ensemble import QUANTILES, ROUNDS, Ensemble, Setting, log_rounds, quiet_run
-from fedtaper.plots import COLOURS, band, figure, rounds_axis, shade
+from fedtaper.plots import COLOURS, band, figure, parameters, rounds_axis, shade
 
 Cells = dict[tuple[float, int], Ensemble]
 PERIODS = (2, 5, 10)
@@ -30,7 +30,7 @@ def case(study: Study, setting: Setting, name: str, title: str) -> str:
         top, bottom = axes[:, 0]
         low, high = _window(e, w, now, limit)
         start = np.quantile(made.w0, QUANTILES, axis=0)[:, None]
-        _parameters(top, np.append(0.5, k), np.concatenate([start, w], axis=1), (low, high))
+        parameters(top, np.append(0.5, k), np.concatenate([start, w], axis=1), (low, high))
         for j in range(e.problem.dim):
             top.axhline(e.problem.equilibrium(now)[j], color=COLOURS[j], ls=":", lw=0.9)
             if differs:
@@ -51,22 +51,6 @@ def case(study: Study, setting: Setting, name: str, title: str) -> str:
         rounds_axis(bottom)
         bottom.legend(loc="lower left")
     return name
-
-
-def _parameters(axis: Any, k: Any, w: Any, window: tuple[float, float]) -> None:
-    """Components of the shared model; stretches far outside the window are left out."""
-    middle = 0.5 * (window[0] + window[1])
-    far = np.abs(w - middle).max(axis=(0, 2)) > 3 * (window[1] - window[0])
-    shown = np.where(far[None, :, None], np.nan, w)
-    for j in range(w.shape[-1]):
-        band(axis, k, shown[:, :, j], f"component {j + 1}", COLOURS[j])
-    if far.any():
-        peak = np.nanmax(np.abs(w))
-        axis.axvspan(k[far][0], k[far][-1], color="#eeeeee", lw=0, zorder=0)
-        at = np.sqrt(k[far][0] * k[far][-1])
-        axis.annotate(
-            f"climbs\nto {peak:.0e}", (at, middle), ha="center", va="center", fontsize=6.5
-        )
 
 
 def _window(e: Any, w: Any, now: Any, limit: Any) -> tuple[float, float]:
@@ -136,7 +120,7 @@ def _trajectories(study: Study, name: str, settings: dict[int, Setting]) -> str:
             assert made.w is not None
             w = np.quantile(made.w[:, k - 1], QUANTILES, axis=0)
             optimum = e.problem.equilibrium(e.limit_influence)
-            _parameters(axis, k, w, (0.9, 1.1))
+            parameters(axis, k, w, (0.9, 1.1))
             for j in range(e.problem.dim):
                 axis.axhline(optimum[j], color=COLOURS[j], ls=":", lw=0.9)
             axis.set(title=f"N = {period}", ylim=(0.9, 1.1))
