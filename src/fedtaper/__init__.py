@@ -8,10 +8,13 @@ when they are first needed.
 __version__ = "0.1.0"
 
 from fedtaper.config import from_toml, read_toml, to_toml
+from fedtaper.data import Dirichlet, DominantClass, Iid, RareClass
 from fedtaper.errors import AssumptionWarning, FedtaperError, FedtaperWarning, StabilityWarning
 from fedtaper.experiment import Divergence, Experiment, Run
 from fedtaper.influence import Influence, effective_influence, influence
 from fedtaper.local import Proximal, Sgd
+from fedtaper.objectives.custom import Custom
+from fedtaper.objectives.images import ImageClassification
 from fedtaper.objectives.linear import LinearRegression
 from fedtaper.presets import PRESETS
 from fedtaper.report import report
@@ -28,15 +31,21 @@ __all__ = [
     "AssumptionWarning",
     "Average",
     "Constant",
+    "Custom",
+    "Dirichlet",
     "Divergence",
+    "DominantClass",
     "Experiment",
     "FedtaperError",
     "FedtaperWarning",
+    "Iid",
+    "ImageClassification",
     "Influence",
     "LinearRegression",
     "Normalised",
     "Power",
     "Proximal",
+    "RareClass",
     "Run",
     "Sgd",
     "Stability",

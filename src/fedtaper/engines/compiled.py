@@ -89,6 +89,7 @@ def _advance_seeds(e: Any, state: State, block: Block, a: Any, weights: Any, par
     moments = [array[low:high] for array in state.memory] or [state.w[:0], state.w[:0]]
     dim = e.problem.dim
     zeros = (0.0,) * (dim if dim <= WIDE else 1)
+    assert block.w is not None
     _rounds(
         e.problem.rows, starts, np.asarray(e.problem.sizes), zeros,
         keys, present, a, e.steps, weights, e.batch_size, e.local.mu, rule, constants,
