@@ -96,8 +96,9 @@ class Experiment:
         whole("seed", self.seed, low=0)
         if (self.local_steps is None) == (self.local_epochs is None):
             raise FedtaperError("give either local_steps or local_epochs, and not both")
-        for value in np.atleast_1d(np.asarray(self.local_steps or self.local_epochs)).tolist():
-            whole("local_steps" if self.local_steps else "local_epochs", value)
+        name = "local_epochs" if self.local_steps is None else "local_steps"
+        for value in np.atleast_1d(np.asarray(getattr(self, name))).tolist():
+            whole(name, value)
         if self.clock is None:
             own = getattr(self.problem, "default_clock", "update")
             object.__setattr__(self, "clock", own if self.local_epochs else "update")
@@ -221,6 +222,47 @@ class Experiment:
             participation=self.rates,
             reference=self.reference,
         )
+
+    def groups(self) -> list[ClientGroup]:
+        """Clients that cannot be told apart by their influence, for tables and legends."""
+        effect, limit = self.influence(), self.limit_influence
+        found: dict[Any, list[int]] = {}
+        for i, schedule in enumerate(self.schedules):  # type: ignore[arg-type]
+            factors = (effect.step_sum[i], effect.server_weight[i], effect.participation[i])
+            key = (schedule, *factors, effect.effective[i], limit[i])
+            found.setdefault(key, []).append(i)
+        return [ClientGroup(tuple(who), *key) for key, who in found.items()]
+
+
+@dataclass(frozen=True)
+class ClientGroup:
+    """Clients with one schedule and one influence, in the experiment's last round."""
+
+    clients: tuple[int, ...]
+    schedule: Schedule
+    step_sum: float
+    server_weight: float
+    participation: float
+    effective: float
+    limit: float
+
+    @property
+    def who(self) -> str:
+        """The clients in words, such as "client 0" or "clients 2 to 9"."""
+        if len(self.clients) == 1:
+            return f"client {self.clients[0]}"
+        if self.clients[-1] - self.clients[0] == len(self.clients) - 1:
+            return f"clients {self.clients[0]} to {self.clients[-1]}"
+        return f"clients {', '.join(str(i) for i in self.clients)}"
+
+    @property
+    def taper(self) -> str:
+        """The step size as a formula, such as "0.1 / n^0.76"."""
+        s = self.schedule
+        if s.delta == 0:
+            return f"{s.c:g}"
+        base = f"(n + {s.offset:g})" if s.offset else "n"
+        return f"{s.c:g} / {base}^{s.delta:g}"
 
 
 @dataclass(frozen=True)

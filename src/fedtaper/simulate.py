@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -74,14 +76,15 @@ def run(
     began = saved = time.perf_counter()
 
     def checkpoint() -> None:
+        if out is None:
+            return
         if session is not None:
             session.sync()
         so_far = seconds + time.perf_counter() - began
-        if out is not None:
-            store.save_checkpoint(out, record.checkpoint(state, so_far))
+        store.save_checkpoint(out, record.checkpoint(state, so_far))
 
     try:
-        with _bar(experiment.rounds, state.round, progress) as moved:
+        with _bar(experiment.rounds, state.round, progress) as moved, _interrupts() as stop:
             while state.round < experiment.rounds and not np.all(state.dead_round):
                 rounds = min(block, experiment.rounds - state.round)
                 first = state.round
@@ -91,12 +94,11 @@ def run(
                     before = state.w.copy()
                     record.add(first, before, module.advance(experiment, state, rounds))
                 moved(rounds)
-                if out is not None and time.perf_counter() - saved > CHECKPOINT_SECONDS:
+                if stop or time.perf_counter() - saved > CHECKPOINT_SECONDS:
                     checkpoint()
                     saved = time.perf_counter()
-    except KeyboardInterrupt:
-        checkpoint()
-        raise
+                if stop:
+                    raise KeyboardInterrupt
     finally:
         if session is not None:
             session.sync()
@@ -125,6 +127,8 @@ class _Record:
         rounds = block.update_norms.shape[1]
         low, high = np.searchsorted(self.round, [first + 1, first + rounds + 1])
         pick = self.round[low:high] - 1 - first
+        if not pick.size:
+            return
         if block.metrics is not None:
             found = {name: values[:, pick] for name, values in block.metrics.items()}
         else:
@@ -300,6 +304,29 @@ def _block_rounds(e: Experiment, seeds: int) -> int:
         return 1
     per_round = int(e.steps.sum()) * e.batch_size * seeds * max(1.0, e.problem.dim / 3)
     return int(np.clip(BLOCK_SAMPLES / per_round, 1, 20_000))
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Hold Ctrl-C back until a block of rounds is whole: the list is then no longer empty.
+
+    A second Ctrl-C interrupts at once. Only the main thread may set signal handlers.
+    """
+    seen: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+
+    def hold(number: int, frame: Any) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(number)
+
+    before = signal.signal(signal.SIGINT, hold)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -51,6 +51,12 @@ def prepare(out: str | Path, resume: bool = False) -> Path:
     return out
 
 
+def clear(out: str | Path) -> None:
+    """Remove a stored run from a folder: the files that make it up, and nothing else."""
+    for name in (CONFIG, ARRAYS, METRICS, PROVENANCE, CHECKPOINT, DATA):
+        (Path(out) / name).unlink(missing_ok=True)
+
+
 def is_complete(out: str | Path) -> bool:
     """Whether a finished run lies there."""
     return (Path(out) / ARRAYS).is_file()
