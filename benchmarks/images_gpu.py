@@ -1,6 +1,9 @@
 """One step of ten ResNet-9 clients at CIFAR-10's size on one GPU: ms, and against plain loops.
 
-    python benchmarks/images_gpu.py [--quick] [--out FILE.json]
+    python benchmarks/images_gpu.py [--quick] [--check] [--profile] [--out FILE.json]
+
+--check first compares the engine with the CPU engine on small networks; --profile lists the
+kernels of a step.
 
 The data is random (the time does not depend on it). The plain loops do the same work: client
 after client, eager PyTorch, data on the device, in float32 (TF32 off) and in bf16
@@ -102,6 +105,58 @@ def ours(e, precision, streams, compiled=True):
     return *ms, ready, memory
 
 
+def check():
+    """The relative distance of two rounds' update from the CPU engine's."""
+    from fedtaper.engines import cpu
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = problem(folder, 640, 100).data_set
+        for model in ("cnn", "resnet9"):
+            images = ft.ImageClassification(
+                path, split=ft.Dirichlet(1.0, smallest=32), model=model, augment=True
+            )
+            schedules = [ft.Power(0.1, 0.76)] * 5 + [ft.Power(0.05, 0.9)] * 5
+            e = ft.Experiment(
+                images, schedules, rounds=2, local_epochs=1, batch_size=32, local=ft.Proximal(0.1)
+            )
+            ends = {}
+            for name in ("cpu", "float32", "bf16"):
+                state = engines.init(e, np.array([0]))
+                on_cpu = name == "cpu"
+                made = cpu.start(e, state, workers=1) if on_cpu else cuda.start(e, state, name)
+                made.advance(2)
+                made.sync()
+                made.close()
+                ends[name] = state.w[0].copy()
+            size = np.linalg.norm(ends["cpu"] - images.initial(0))
+            for name, most in (("float32", 1e-3), ("bf16", 0.1)):
+                error = np.linalg.norm(ends[name] - ends["cpu"]) / size
+                print(f"check {model} {name}: {error:.2e} (at most {most:g})", flush=True)
+                assert error < most
+
+
+def profile(e):
+    """The kernels of one step of all clients on one stream."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as recorded
+
+    state = engines.init(e, np.array([0]))
+    session = cuda.start(e, state, "bf16", streams=1)
+    slots = cuda.Slots(session, CLIENTS)
+    slots.begin(session.w[0], CLIENTS)
+    slots._advance(CLIENTS, CLIENTS)
+    with recorded(activities=[ProfilerActivity.CUDA]) as found:
+        slots.t.zero_()
+        slots.graphs[CLIENTS].replay()
+        torch.cuda.synchronize()
+    rows = sorted(found.key_averages(), key=lambda row: -row.self_device_time_total)
+    total = sum(row.self_device_time_total for row in rows)
+    print(f"one stream: {total:.0f} us in {sum(row.count for row in rows)} kernels")
+    for row in rows[:40]:
+        print(f"{row.self_device_time_total:8.0f} us {row.count:5d} x {row.key[:100]}")
+    session.close()
+
+
 def ceiling():
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     for _ in range(3):
@@ -112,10 +167,13 @@ def ceiling():
 
 def main():
     options = argparse.ArgumentParser()
-    options.add_argument("--quick", action="store_true")
+    for flag in ("--quick", "--check", "--profile"):
+        options.add_argument(flag, action="store_true")
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--out", type=Path)
     options = options.parse_args()
+    if options.check:
+        check()
     rows = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
     rows["matrix_product_tflops"] = ceiling()
     with tempfile.TemporaryDirectory() as folder:
@@ -134,6 +192,8 @@ def main():
         if not options.quick:
             rows["float32 ms"] = ours(e, "float32", 10)[0]
             print("captured float32", round(rows["float32 ms"], 2), flush=True)
+        if options.profile:
+            profile(e)
         best = min(v for k, v in rows.items() if k.startswith("bf16") and k.endswith("ms"))
         plain = min(rows["eager float32 ms"], rows["eager bf16 ms"])
         floor = FLOP_IMAGE * CLIENTS * BATCH / rows["matrix_product_tflops"] / 1e9
