@@ -283,10 +283,10 @@ def _network_engine(name: str) -> ModuleType:
 
         return cpu
     if name == "cuda":
-        from fedtaper.engines import cuda
+        from fedtaper.engines import cuda as on_gpu
 
-        cuda.check()
-        return cuda
+        on_gpu.check()
+        return on_gpu
     raise FedtaperError(f'the {name} engine knows no networks: use "cpu", "cuda" or "reference"')
 
 
@@ -331,6 +331,9 @@ def _interrupts() -> Iterator[list[int]]:
 
 @contextmanager
 def _bar(total: int, done: int, wanted: bool | None) -> Iterator[Any]:
+    if wanted is False:
+        yield lambda rounds: None
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
