@@ -105,6 +105,8 @@ class _Record:
         rounds = block.w.shape[1]
         low, high = np.searchsorted(self.round, [first + 1, first + rounds + 1])
         pick = self.round[low:high] - 1 - first
+        if not pick.size:  # thinned: no round of this block is recorded
+            return
         p_n = self.e.effective_influence(first, first + rounds)[pick]
         last = np.where(pick[:, None] > 0, block.w[:, pick - 1], before[:, None, :])
         w = block.w[:, pick]

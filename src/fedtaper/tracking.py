@@ -75,8 +75,8 @@ def power_law(rounds: NDArray[Any], values: Array) -> Fit:
     Values are (seeds, rounds). Seeds are independent, so the interval is Student's over
     their slopes; with one seed it is that of the straight line.
 
-    >>> power_law(np.array([1, 10, 100]), np.array([[1.0, 0.1, 0.01]] * 2)).exponent.round(6)
-    np.float64(-1.0)
+    >>> round(power_law(np.array([1, 10, 100]), np.array([[1.0, 0.1, 0.01]] * 2)).exponent, 6)
+    -1.0
     """
     from scipy.stats import t as student
 
@@ -96,7 +96,7 @@ def power_law(rounds: NDArray[Any], values: Array) -> Fit:
         rest = y[0] - y[0].mean() - slopes[0] * x
         freedom = len(x) - 2
         error = math.sqrt(float(rest @ rest) / freedom / float(x @ x))
-    middle, half = slopes.mean(), float(student.ppf(0.975, freedom)) * error
+    middle, half = float(slopes.mean()), float(student.ppf(0.975, freedom) * error)
     return Fit(middle, middle - half, middle + half)
 
 
