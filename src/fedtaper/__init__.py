@@ -8,11 +8,14 @@ when they are first needed.
 __version__ = "0.1.0"
 
 from fedtaper.config import from_toml, read_toml, to_toml
+from fedtaper.data import Dirichlet, DominantClass, Iid, RareClass
 from fedtaper.errors import AssumptionWarning, FedtaperError, FedtaperWarning, StabilityWarning
 from fedtaper.experiment import Divergence, Experiment, Run
 from fedtaper.forecast import Forecast, forecast
 from fedtaper.influence import Influence, effective_influence, influence
 from fedtaper.local import Proximal, Sgd
+from fedtaper.objectives.custom import Custom
+from fedtaper.objectives.images import ImageClassification
 from fedtaper.objectives.linear import LinearRegression
 from fedtaper.ode import LimitOde, limit_ode
 from fedtaper.presets import PRESETS
@@ -37,11 +40,16 @@ __all__ = [
     "Average",
     "Bound",
     "Constant",
+    "Custom",
+    "Dirichlet",
     "Divergence",
+    "DominantClass",
     "Experiment",
     "FedtaperError",
     "FedtaperWarning",
     "Forecast",
+    "Iid",
+    "ImageClassification",
     "Influence",
     "LimitOde",
     "LinearRegression",
@@ -50,6 +58,7 @@ __all__ = [
     "Power",
     "ProbabilityOne",
     "Proximal",
+    "RareClass",
     "Run",
     "Sgd",
     "Stability",

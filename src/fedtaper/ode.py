@@ -19,6 +19,7 @@ Array = NDArray[np.float64]
 Variable = Callable[[Any], Any]
 Kind = Literal["limit", "finite"]
 KINDS = ("limit", "finite")
+LARGEST = 5000  # parameters: a stiff solver keeps their square in memory
 
 
 def limit_ode(experiment: Experiment, influence: Kind = "limit") -> LimitOde:
@@ -63,12 +64,26 @@ def mean_fields(problem: Any) -> Callable[[Array], Array]:
             f"{type(problem).__name__} gives no full-data gradients, which the ODE is made of: "
             "give it a method mean_field(w) that returns minus each client's gradient, (L, d)"
         )
-    batches = [np.arange(int(size)) for size in problem.sizes]
+    if problem.dim > LARGEST:
+        raise FedtaperError(
+            f"a model of {problem.dim:,} parameters is too large to follow as an ODE "
+            f"(at most {LARGEST:,})"
+        )
+    batches = [_every_sample(problem, int(size)) for size in problem.sizes]
 
     def full(w: Array) -> Array:
         return -np.stack([problem.gradient(i, w, every) for i, every in enumerate(batches)])
 
     return full
+
+
+def _every_sample(problem: Any, size: int) -> Any:
+    """All of a client's samples as one batch, in the form that the problem takes."""
+    if not hasattr(problem, "minibatches"):
+        return np.arange(size)
+    from fedtaper.objectives.network import Minibatches
+
+    return Minibatches(np.arange(size), np.array([size]))
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ def tracking_error(
 
 def round_record(run: Run) -> tuple[Array, Array]:
     """All shared models (seeds, rounds + 1, d) and times T_0, T_1, ...; first those before 1."""
-    if run.w is None:
+    if run.w is None or run.w0 is None:
         raise FedtaperError("the run kept no trajectory of its model, so it cannot be compared")
     if len(run.round) and len(run.round) != run.round[-1]:
         raise FedtaperError("the run recorded only some rounds: run it again with thin=1")

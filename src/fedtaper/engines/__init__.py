@@ -1,4 +1,9 @@
-"""Ways to run an Experiment. Each module has two verbs: ``init`` and ``advance``."""
+"""Ways to run an Experiment: ``init`` makes a State, an engine's ``advance`` moves it on.
+
+An engine that keeps models on workers or on a device has ``start`` in place of ``advance``: it
+gives an object with ``advance(rounds)``, ``sync()``, which brings the State up to date, and
+``close()``.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+KEEP_DIM = 20_000  # networks up to this size keep their trajectory in the Run
 
 
 @dataclass
@@ -27,8 +33,9 @@ class State:
 class Block:
     """What a stretch of rounds left behind."""
 
-    w: Array  # (seeds, rounds, d)
+    w: Array | None  # (seeds, rounds, d); None where the model is large
     update_norms: Array  # (seeds, rounds, L)
+    metrics: dict[str, Array] | None = None  # each (seeds, rounds); None: computed from w
 
 
 def init(experiment: Any, seeds: NDArray[np.int64]) -> State:

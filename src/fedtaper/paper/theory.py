@@ -156,7 +156,7 @@ def _draw_phase(study: Study, made: Run) -> None:
 def _first_seeds(made: Run, count: int) -> Run:
     from dataclasses import replace
 
-    assert made.w is not None
+    assert made.w is not None and made.w0 is not None
     few = slice(0, count)
     return replace(made, seeds=made.seeds[few], w=made.w[few], w0=made.w0[few])
 

@@ -198,7 +198,7 @@ def _needs(lipschitz: Assumption, facts: _Regression | None) -> tuple[Need, ...]
         bounded = ("fails", "squared loss; holds on bounded sets")
         flat = facts.pull <= 1e-6 * max(facts.apart, 1e-300) and facts.apart > 1e-6
         dissimilar = (
-            ("fails", f"at w* the mean field is 0 and a client's {facts.apart:.4g}: no finite "
+            ("fails", f"at w* the mean field is 0, a client's {facts.apart:.4g}: no finite "
              "ratio (FedNova's form adds a constant, and holds)")
             if flat else ("holds", f"largest field of a client at w* {facts.apart:.4g}")
         )  # fmt: skip
@@ -209,9 +209,9 @@ def _needs(lipschitz: Assumption, facts: _Regression | None) -> tuple[Need, ...]
                     "holds on bounded sets")  # fmt: skip
     all_, two = THEORIES, ("this", "FedAvg")
     return (
-        Need("smooth (Lipschitz gradients)", all_, lipschitz.status, lipschitz.number),
+        Need("smooth", all_, lipschitz.status, lipschitz.number),
         Need("bounded derivatives", two, *bounded),
-        Need("bounded gradient dissimilarity", ("FedProx", "FedNova"), *dissimilar),
-        Need("convex (this and FedNova also treat non-convex)", all_, *convex),
-        Need("bounded variance of a mini-batch gradient", all_, *variance),
+        Need("gradient dissimilarity bounded", ("FedProx", "FedNova"), *dissimilar),
+        Need("convex", ("FedAvg", "FedProx"), *convex),
+        Need("bounded variance", all_, *variance),
     )

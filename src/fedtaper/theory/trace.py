@@ -24,9 +24,10 @@ from fedtaper.engines.compiled import FMA, WIDE, _fill_batch, _gradient, _gradie
 from fedtaper.errors import FedtaperError
 from fedtaper.experiment import Experiment, Run
 from fedtaper.local import Sgd
+from fedtaper.tracking import round_record
 
 Array = NDArray[np.float64]
-CHUNK_BYTES = 2**26
+CHUNK_BYTES = 2**27  # sums kept at once: some 20 seeds side by side on each core
 
 
 @dataclass(frozen=True)
@@ -56,17 +57,14 @@ def trace(run: Run, rounds: NDArray[np.int64]) -> Iterator[Trace]:
     """
     e = run.experiment
     refuse_other_rules(e)
-    if len(run.round) != run.round[-1] or run.w is None:
-        raise FedtaperError("the run recorded only some rounds: run it again with thin=1")
-    w, first = (run.w, run.w0) if run.many else (run.w[None], run.w0[None])
+    w, _ = round_record(run)
     per_seed = 8 * len(rounds) * e.num_clients * (2 * e.problem.dim + 2)
     workers = os.cpu_count() or 1
     size = max(workers, int(CHUNK_BYTES / max(1, per_seed)) // workers * workers)
     a, kept = _step_sizes(e, rounds)
     for low in range(0, len(w), size):
         part = slice(low, min(low + size, len(w)))
-        before = np.where((rounds > 0)[:, None], w[part][:, rounds - 1], first[part][:, None])
-        yield _replay(e, part, np.array(run.seeds[part]), before, rounds, a[kept])
+        yield _replay(e, part, np.array(run.seeds[part]), w[part][:, rounds], rounds, a[kept])
 
 
 def refuse_other_rules(e: Experiment) -> None:
@@ -92,7 +90,8 @@ def _replay(
     shape = (count, len(rounds), clients)
     out = Trace(part, np.empty((*shape, dim)), np.empty((*shape, dim)), *np.empty((2, *shape)))
     matrices, vectors, _ = e.problem.moments
-    starts = np.concatenate([[0], np.cumsum(e.problem.sizes)[:-1]])
+    starts = np.concatenate([[0], np.cumsum(e.problem.sizes)[:-1]]).astype(np.uint64)
+    sizes = np.asarray(e.problem.sizes).astype(np.uint64)
     zeros = (0.0,) * (dim if dim <= WIDE else 1)
 
     def work(low: int, high: int) -> None:
@@ -103,13 +102,13 @@ def _replay(
                 rounds.astype(np.uint64)[None, :, None],
             )
         _trace_rounds(
-            e.problem.rows, starts, np.asarray(e.problem.sizes), zeros, matrices, vectors,
+            e.problem.rows, starts, sizes, zeros, matrices, vectors,
             keys, a, e.steps, e.batch_size, before[low:high], out.drift[low:high],
             out.noise[low:high], out.drift_apart[low:high], out.noise_apart[low:high],
         )  # fmt: skip
 
     work(0, 0)  # compile once, before the threads
-    cuts = np.unique(np.linspace(0, count, min(count, 4 * (os.cpu_count() or 1)) + 1).astype(int))
+    cuts = np.unique(np.linspace(0, count, min(count, os.cpu_count() or 1) + 1).astype(int))
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for done in [pool.submit(work, low, high) for low, high in pairwise(cuts)]:
             done.result()
@@ -126,15 +125,15 @@ def _trace_rounds(
     picks = np.empty(2 * half, dtype=np.uint32)
     mine, gradient = np.empty(dim), np.empty(dim)
     sums, noises = np.empty(dim), np.empty(dim)
-    for z in range(before.shape[0]):
-        for k in range(a.shape[0]):
-            for i in range(len(starts)):
+    for k in range(a.shape[0]):
+        for i in range(len(starts)):
+            for z in range(before.shape[0]):  # inside the clients: their data stays in the cache
                 mine[:] = before[z, k]
                 sums[:] = 0.0
                 noises[:] = 0.0
                 apart, noise_only = 0.0, 0.0
                 for step in range(steps[i]):
-                    _fill_batch(picks, keys[z, k, i], step, half, np.uint64(sizes[i]))
+                    _fill_batch(picks, keys[z, k, i], step, half, sizes[i])
                     if dim == len(zeros):
                         _gradient(rows, starts[i], picks, half, batch_size, mine, zeros, gradient)
                     else:
