@@ -179,11 +179,24 @@ class Experiment:
         sum: (1/L) p_n for the plain mean. It is that of a round centred at n, so it needs no
         table of rounds and serves any n, however far.
         """
-        clock = np.asarray(n, dtype=np.float64)
-        start = np.maximum(clock.ravel() - self.period / 2, 0.0)
-        sums = self._steps_at(self._clock_from(start)).sum(axis=1)
+        sums = self._steps_around(n).sum(axis=1)
         found = self.server_weights(sums) * self.rates * sums / sums[:, self.reference, None]
-        return found.reshape(*clock.shape, self.num_clients)
+        return found.reshape(*np.shape(n), self.num_clients)
+
+    def local_drift(self, n: ArrayLike) -> Array:
+        """How far, in step sizes, a client's own updates have moved it when it updates, (..., L).
+
+        The mean over a round's updates, each counted by its step size, of the sum of the step
+        sizes before it: about half of the round's sum.
+        """
+        a = self._steps_around(n)
+        sums = a.sum(axis=1)
+        return ((sums - (a * a).sum(axis=1) / sums) / 2).reshape(*np.shape(n), self.num_clients)
+
+    def _steps_around(self, n: ArrayLike) -> Array:
+        """Step sizes of a round that is centred at clock n, (len(n), updates, L)."""
+        clock = np.asarray(n, dtype=np.float64).ravel()
+        return self._steps_at(self._clock_from(np.maximum(clock - self.period / 2, 0.0)))
 
     def server_weights(self, step_sums: Array) -> Array:
         """The server's weight of each client in rounds with these step sums, (rounds, L)."""

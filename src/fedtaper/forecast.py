@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -64,8 +64,10 @@ def forecast(
     """Where the model will be when the clock stands at n, in well under a second.
 
     The ODE with p_n is solved over its own time, which grows like n^(1 - delta): n = 1e16 is
-    no farther than a few thousand units. What it leaves out is the mini-batch noise, of
-    about the square root of the step size, and the climb of a first step that is too large.
+    no farther than a few thousand units. For regression it counts the drift of a client's
+    own model within a round, which shifts the equilibrium by the order of a step size. What
+    it leaves out is the mini-batch noise, of about the square root of the step size, and the
+    climb of a first step that is too large.
 
     Args:
         experiment: what is run.
@@ -91,7 +93,7 @@ def forecast(
             )
     if start > n:
         raise FedtaperError(f"the model's clock {start:g} is already past n = {n:g}")
-    ode = limit_ode(experiment, "finite")
+    ode = replace(limit_ode(experiment, "finite"), drift=True)
     begin, end = ode.clock.t(start), ode.clock.t(n)
     path = ode.solve(w, start=begin, end=end, rtol=1e-8, atol=1e-10)
     p_n, p = experiment.field_weights(n), experiment.limit_field_weights

@@ -88,11 +88,17 @@ def _every_sample(problem: Any, size: int) -> Any:
 
 @dataclass(frozen=True)
 class LimitOde:
-    """The right side of the ODE, and its solution."""
+    """The right side of the ODE, and its solution.
+
+    With ``drift`` the mean fields of regression are taken where a client's updates of a
+    round see them on average: at its own model, which its earlier updates have moved. It
+    vanishes with the step sizes; forecasts count it.
+    """
 
     experiment: Experiment
     influence: Kind
     fields: Callable[[Array], Array] = field(repr=False)
+    drift: bool = False
 
     @cached_property
     def clock(self) -> Clock:
@@ -147,26 +153,54 @@ class LimitOde:
             raise FedtaperError("the ODE starts from one model of finite numbers, shape (d,)")
         if not (np.isfinite(start) and np.isfinite(last) and 0 <= start <= last):
             raise FedtaperError(f"the ODE goes from start to a later end, not {start} to {last}")
-        weights, variable = self._weights_of(start, last)
+        pull, slope, variable = self._right_side(start, last)
         how: dict[str, Any] = {"method": method, "rtol": rtol, "atol": atol, "dense_output": True}
         if hasattr(e.problem, "moments") and method in ("LSODA", "Radau", "BDF"):
-            how["jac"] = lambda x, w: -np.tensordot(weights(x), e.problem.moments[0], axes=1)
+            how["jac"] = slope
         span = variable(np.array([start, last])).tolist()
-        found: Any = solve_ivp(lambda x, w: weights(x) @ self.fields(w), span, first, **how)
+        found: Any = solve_ivp(pull, span, first, **how)
         if not found.success:
             raise FedtaperError(f"the ODE could not be solved: {found.message}")
         return Solution(self, start, last, found.y[:, -1], found.sol, variable)
 
-    def _weights_of(self, start: float, end: float) -> tuple[Callable[[Any], Array], Variable]:
-        """The weights over the solver's own variable: t, or log(1 + n) where they move with n.
+    def _right_side(self, start: float, end: float) -> tuple[Any, Any, Variable]:
+        """The right side over the solver's own variable x, its derivative by w, and x of t.
 
-        There dt/dx is among them. They are tabled once and splined: the solver asks for them
-        thousands of times. The clock's first half round, where they stand still, has a
-        spline of its own.
+        The variable is t, or log(1 + n) where the weights move with n; dt/dx is then among
+        them.
         """
         if self.influence == "limit":
-            return (lambda x: self._limit), (lambda t: t)
+            weights, drift, variable = (lambda x: self._limit), None, (lambda t: t)
+        else:
+            weights, drift, variable = self._tables(start, end)
+        if drift is None or not hasattr(self.experiment.problem, "moments"):
+            return (
+                lambda x, w: weights(x) @ self.fields(w),
+                lambda x, w: -np.tensordot(weights(x), self.experiment.problem.moments[0], axes=1),
+                variable,
+            )
+        values, vectors = np.linalg.eigh(self.experiment.problem.moments[0])
+        pulled = values + getattr(self.experiment.local, "mu", 0.0)
 
+        def felt(x: float) -> Array:  # 1 / (1 + d A) is 1 - d A where d A is small, and never < 0
+            return weights(x)[:, None] / (1 + drift(x)[:, None] * pulled)
+
+        def pull(x: float, w: Array) -> Array:
+            own = felt(x) * (self.fields(w)[:, None, :] @ vectors)[:, 0]
+            return np.asarray((vectors @ own[..., None])[..., 0].sum(axis=0))
+
+        def slope(x: float, w: Array) -> Array:
+            scaled = vectors * (felt(x) * values)[:, None, :]
+            return np.asarray(-(scaled @ vectors.transpose(0, 2, 1)).sum(axis=0))
+
+        return pull, slope, variable
+
+    def _tables(self, start: float, end: float) -> tuple[Any, Any, Variable]:
+        """Weights (times dt/dx) and drifts over x = log(1 + n), and x as a function of t.
+
+        Tabled once and splined: the solver asks for them thousands of times. The clock's
+        first half round, where they stand still, has a spline of its own.
+        """
         from scipy.interpolate import CubicSpline
 
         def variable(t: Any) -> Any:
@@ -175,13 +209,18 @@ class LimitOde:
         low, high = variable(np.array([start, end]))
         still = float(np.log1p(self.experiment.period / 2))
         ends = [low, *([still] if low < still < high else []), high]
-        pieces = []
+        tables: list[list[Any]] = [[], []]
         for a, b in pairwise(ends):
             x = np.linspace(a, max(b, a + 1e-9), max(30, int(100 * (b - a))))
             n = np.expm1(x)
             pace = self.clock.slope(n) * (1 + n)
-            pieces.append(CubicSpline(x, pace[:, None] * self.experiment.field_weights(n)))
-        return (lambda x: pieces[0 if x < ends[1] else -1](x)), variable
+            tables[0].append(CubicSpline(x, pace[:, None] * self.experiment.field_weights(n)))
+            tables[1].append(CubicSpline(x, self.experiment.local_drift(n)))
+
+        def lookup(pieces: list[Any]) -> Any:
+            return lambda x: pieces[0 if x < ends[1] else -1](x)
+
+        return lookup(tables[0]), lookup(tables[1]) if self.drift else None, variable
 
 
 @dataclass(frozen=True)
