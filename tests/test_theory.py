@@ -214,6 +214,12 @@ def test_tapering_takes_the_curve_to_0_and_a_constant_step_leaves_it_at_1(name):
     assert constant.at(0.1, 4000)[0] == 1
 
 
+@pytest.mark.parametrize("rule", [ft.Adam, ft.Yogi])
+def test_a_fedopt_server_settles_where_tau_does_not_hide_the_taper(rule):
+    assert ft.probability_one(simulate(SLOW, 10, server=rule(eta=1, tau=1))).at(0.1, 4000)[0] == 0
+    assert ft.probability_one(simulate(SLOW, 10, server=rule())).at(0.1, 4000)[0] > 0
+
+
 def check(schedules, **settings):
     problem = settings.pop("problem", ft.LinearRegression())
     return ft.check(ft.Experiment(problem, schedules, rounds=100, local_steps=5, **settings))

@@ -96,8 +96,9 @@ class Experiment:
         whole("seed", self.seed, low=0)
         if (self.local_steps is None) == (self.local_epochs is None):
             raise FedtaperError("give either local_steps or local_epochs, and not both")
-        for value in np.atleast_1d(np.asarray(self.local_steps or self.local_epochs)).tolist():
-            whole("local_steps" if self.local_steps else "local_epochs", value)
+        name = "local_epochs" if self.local_steps is None else "local_steps"
+        for value in np.atleast_1d(np.asarray(getattr(self, name))).tolist():
+            whole(name, value)
         if self.clock is None:
             own = getattr(self.problem, "default_clock", "update")
             object.__setattr__(self, "clock", own if self.local_epochs else "update")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -74,14 +76,15 @@ def run(
     began = saved = time.perf_counter()
 
     def checkpoint() -> None:
+        if out is None:
+            return
         if session is not None:
             session.sync()
         so_far = seconds + time.perf_counter() - began
-        if out is not None:
-            store.save_checkpoint(out, record.checkpoint(state, so_far))
+        store.save_checkpoint(out, record.checkpoint(state, so_far))
 
     try:
-        with _bar(experiment.rounds, state.round, progress) as moved:
+        with _bar(experiment.rounds, state.round, progress) as moved, _interrupts() as stop:
             while state.round < experiment.rounds and not np.all(state.dead_round):
                 rounds = min(block, experiment.rounds - state.round)
                 first = state.round
@@ -91,12 +94,11 @@ def run(
                     before = state.w.copy()
                     record.add(first, before, module.advance(experiment, state, rounds))
                 moved(rounds)
-                if out is not None and time.perf_counter() - saved > CHECKPOINT_SECONDS:
+                if stop or time.perf_counter() - saved > CHECKPOINT_SECONDS:
                     checkpoint()
                     saved = time.perf_counter()
-    except KeyboardInterrupt:
-        checkpoint()
-        raise
+                if stop:
+                    raise KeyboardInterrupt
     finally:
         if session is not None:
             session.sync()
@@ -281,10 +283,10 @@ def _network_engine(name: str) -> ModuleType:
 
         return cpu
     if name == "cuda":
-        from fedtaper.engines import cuda
+        from fedtaper.engines import cuda as on_gpu
 
-        cuda.check()
-        return cuda
+        on_gpu.check()
+        return on_gpu
     raise FedtaperError(f'the {name} engine knows no networks: use "cpu", "cuda" or "reference"')
 
 
@@ -305,7 +307,33 @@ def _block_rounds(e: Experiment, seeds: int) -> int:
 
 
 @contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Hold Ctrl-C back until a block of rounds is whole: the list is then no longer empty.
+
+    A second Ctrl-C interrupts at once. Only the main thread may set signal handlers.
+    """
+    seen: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+
+    def hold(number: int, frame: Any) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(number)
+
+    before = signal.signal(signal.SIGINT, hold)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def _bar(total: int, done: int, wanted: bool | None) -> Iterator[Any]:
+    if wanted is False:
+        yield lambda rounds: None
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -21,8 +21,9 @@ def advance(experiment: Any, state: State, rounds: int) -> Block:
         np.full((seeds, rounds, dim), np.nan),
         np.full((seeds, rounds, experiment.num_clients), np.nan),
     )
-    for s in range(seeds):
-        _advance_seed(experiment, state, block, s, rounds)
+    with np.errstate(over="ignore", invalid="ignore"):  # a diverging run is told, not warned of
+        for s in range(seeds):
+            _advance_seed(experiment, state, block, s, rounds)
     state.round += rounds
     return block
 
