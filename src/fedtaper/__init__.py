@@ -11,11 +11,13 @@ from fedtaper.config import from_toml, read_toml, to_toml
 from fedtaper.data import Dirichlet, DominantClass, Iid, RareClass
 from fedtaper.errors import AssumptionWarning, FedtaperError, FedtaperWarning, StabilityWarning
 from fedtaper.experiment import Divergence, Experiment, Run
+from fedtaper.forecast import Forecast, forecast
 from fedtaper.influence import Influence, effective_influence, influence
 from fedtaper.local import Proximal, Sgd
 from fedtaper.objectives.custom import Custom
 from fedtaper.objectives.images import ImageClassification
 from fedtaper.objectives.linear import LinearRegression
+from fedtaper.ode import LimitOde, limit_ode
 from fedtaper.presets import PRESETS
 from fedtaper.report import report
 from fedtaper.schedules import Constant, Power
@@ -23,13 +25,20 @@ from fedtaper.server import Adagrad, Adam, Average, Normalised, Yogi
 from fedtaper.simulate import run
 from fedtaper.stability import Stability, stability
 from fedtaper.store import load
+from fedtaper.theory.assumptions import Assumptions, check
+from fedtaper.theory.bound import Bound, bound
+from fedtaper.theory.noise import NoiseSums, noise_sums
+from fedtaper.theory.probability import ProbabilityOne, probability_one
+from fedtaper.tracking import Tracking, tracking_error
 
 __all__ = [
     "PRESETS",
     "Adagrad",
     "Adam",
     "AssumptionWarning",
+    "Assumptions",
     "Average",
+    "Bound",
     "Constant",
     "Custom",
     "Dirichlet",
@@ -38,26 +47,38 @@ __all__ = [
     "Experiment",
     "FedtaperError",
     "FedtaperWarning",
+    "Forecast",
     "Iid",
     "ImageClassification",
     "Influence",
+    "LimitOde",
     "LinearRegression",
+    "NoiseSums",
     "Normalised",
     "Power",
+    "ProbabilityOne",
     "Proximal",
     "RareClass",
     "Run",
     "Sgd",
     "Stability",
     "StabilityWarning",
+    "Tracking",
     "Yogi",
+    "bound",
+    "check",
     "effective_influence",
+    "forecast",
     "from_toml",
     "influence",
+    "limit_ode",
     "load",
+    "noise_sums",
+    "probability_one",
     "read_toml",
     "report",
     "run",
     "stability",
     "to_toml",
+    "tracking_error",
 ]

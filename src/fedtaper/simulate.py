@@ -127,7 +127,7 @@ class _Record:
         rounds = block.update_norms.shape[1]
         low, high = np.searchsorted(self.round, [first + 1, first + rounds + 1])
         pick = self.round[low:high] - 1 - first
-        if not pick.size:
+        if not pick.size:  # thinned: no round of this block is recorded
             return
         if block.metrics is not None:
             found = {name: values[:, pick] for name, values in block.metrics.items()}

@@ -2,7 +2,8 @@
 
 from fedtaper.paper.claim import Check, Claim, Outcome, Study, pick, reproduce
 from fedtaper.paper.regression import CLAIMS as _REGRESSION
+from fedtaper.paper.theory import CLAIMS as _THEORY
 
-LEDGER: dict[str, Claim] = {claim.id: claim for claim in (*_REGRESSION,)}
+LEDGER: dict[str, Claim] = {claim.id: claim for claim in (*_REGRESSION, *_THEORY)}
 
 __all__ = ["LEDGER", "Check", "Claim", "Outcome", "Study", "pick", "reproduce"]
