@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedtaper import engines, store
 from fedtaper.checks import whole
+from fedtaper.clock import Clock
 from fedtaper.engines import KEEP_DIM, State
 from fedtaper.errors import FedtaperError, nearest
 from fedtaper.experiment import Divergence, Experiment, Run
@@ -200,7 +201,7 @@ class _Record:
             many=self.many,
             round=self.round[keep],
             n=(self.round[keep] * e.period).astype(np.float64),
-            t=_ode_time(e, self.round[keep]),
+            t=Clock.of(e).t(self.round[keep] * e.period),
             w=None if self.w is None else pick(self.w),
             w0=self.w0 if self.many or self.w0 is None else self.w0[0],
             model=(state.w if self.many else state.w[0]) if self.w is None else None,
@@ -224,17 +225,6 @@ def _divergences(e: Experiment, state: State) -> tuple[Divergence, ...]:
             reason += " (above 2: unstable)" if product > 2 else ""
         found.append(Divergence(int(state.seeds[s]), k, i, reason))
     return tuple(found)
-
-
-def _ode_time(e: Experiment, rounds: NDArray[np.int64]) -> Array:
-    """T_k (Eqn17): the reference client's step sizes, summed up to each recorded round."""
-    if not rounds.size:
-        return np.empty(0)
-    sums = [
-        e.step_sums(low, min(low + 100_000, int(rounds[-1])))[:, e.reference]
-        for low in range(0, int(rounds[-1]), 100_000)
-    ]
-    return np.cumsum(np.concatenate(sums))[rounds - 1]
 
 
 def _seeds(e: Experiment, seeds: Iterable[int] | None) -> NDArray[np.int64]:
