@@ -31,7 +31,7 @@ SERVER_RULES = {
     "yogi": Yogi,
 }
 CUSTOM = "custom"  # a problem that is code, and so cannot be in a file
-TABLES = ("experiment", "problem", "schedules", "local", "server")
+TABLES = ("experiment", "problem", "schedules", "local", "server", "federation")
 _OWN_TABLES = ("problem", "schedules", "local", "server")
 
 

@@ -34,7 +34,7 @@ def run(
     seeds: Iterable[int] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    engine: str | None = None,
+    engine: Any = None,
     device: str | None = None,
     precision: str | None = None,
     thin: int | None = None,
@@ -48,14 +48,18 @@ def run(
             leading axis of seeds. The problem, with a seed of its own, is the same for all.
         out: a folder to store the run in. It must not exist, unless resuming.
         resume: go on where a stopped run in ``out`` left off (a finished one is just loaded).
-        engine: "reference", "compiled" (regression), "cpu" or "cuda" (networks); chosen by the
-            problem, the rules and the device if not given.
+        engine: "reference", "compiled" (regression), "cpu" or "cuda" (networks), "flower" (its
+            simulation, on this machine); chosen by the problem, the rules and the device if not
+            given. Or an engine of your own: an object with ``start``, as in ``engines``.
         device: "cpu" or "cuda"; networks only. By default the CPU.
         precision: "bf16" (the default) or "float32", on CUDA.
         thin: record every thin-th round (and the last). By default all, unless they would
             take more than 1 GiB.
         progress: a progress bar; by default where one can be seen and the work is long.
     """
+    if engine == "flower":
+        refused = {"seeds": seeds, "device": device, "precision": precision}
+        return _on_flower(experiment, refused, out=out, resume=resume, thin=thin)
     chosen = _seeds(experiment, seeds)
     if resume and out is None:
         raise FedtaperError("resume=True needs out=, the folder of the run to go on with")
@@ -71,7 +75,8 @@ def run(
     seconds = 0.0
     if resume and out is not None:
         seconds = record.restore(state, store.load_checkpoint(out))
-    block = _block_rounds(experiment, len(chosen))
+    each = getattr(module, "each_round", False)  # rounds too dear to lose one
+    block = 1 if each else _block_rounds(experiment, len(chosen))
     how = {} if precision is None else {"precision": precision}
     session = module.start(experiment, state, **how) if hasattr(module, "start") else None
     began = saved = time.perf_counter()
@@ -89,13 +94,13 @@ def run(
             while state.round < experiment.rounds and not np.all(state.dead_round):
                 rounds = min(block, experiment.rounds - state.round)
                 first = state.round
+                before = state.w.copy() if session is None or record.w is not None else None
                 if session is not None:
-                    record.add(first, None, session.advance(rounds))
+                    record.add(first, before, session.advance(rounds))
                 else:
-                    before = state.w.copy()
                     record.add(first, before, module.advance(experiment, state, rounds))
                 moved(rounds)
-                if stop or time.perf_counter() - saved > CHECKPOINT_SECONDS:
+                if stop or each or time.perf_counter() - saved > CHECKPOINT_SECONDS:
                     checkpoint()
                     saved = time.perf_counter()
                 if stop:
@@ -134,6 +139,7 @@ class _Record:
             found = {name: values[:, pick] for name, values in block.metrics.items()}
         else:
             found = self._from_weights(first, before, block, pick)
+        found |= {name: values[:, pick] for name, values in block.notes.items()}
         if self.w is not None and block.w is not None:
             self.w[:, low:high] = block.w[:, pick]
         self.norms[:, low:high] = block.update_norms[:, pick]
@@ -227,6 +233,15 @@ def _divergences(e: Experiment, state: State) -> tuple[Divergence, ...]:
     return tuple(found)
 
 
+def _on_flower(experiment: Experiment, refused: dict[str, Any], **how: Any) -> Run:
+    from fedtaper.engines.flower import simulation
+
+    for name, value in refused.items():
+        if value is not None:
+            raise FedtaperError(f'engine="flower" takes no {name}: it runs one seed on the CPU')
+    return simulation.run(experiment, **how)
+
+
 def _seeds(e: Experiment, seeds: Iterable[int] | None) -> NDArray[np.int64]:
     chosen = [e.seed] if seeds is None else list(seeds)
     if not chosen:
@@ -238,8 +253,10 @@ def _seeds(e: Experiment, seeds: Iterable[int] | None) -> NDArray[np.int64]:
     return np.array(chosen, dtype=np.int64)
 
 
-def _engine(e: Experiment, name: str | None, device: str | None = None) -> ModuleType:
-    known = ("reference", "compiled", "cpu", "cuda")
+def _engine(e: Experiment, name: Any, device: str | None = None) -> ModuleType:
+    known = ("reference", "compiled", "cpu", "cuda", "flower")
+    if hasattr(name, "start"):
+        return name
     if name not in (None, *known):
         raise FedtaperError(
             f"there is no engine {name!r}: use {' or '.join(known)}{nearest(str(name), known)}"

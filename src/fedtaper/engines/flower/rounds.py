@@ -1,0 +1,208 @@
+"""What the server does in a round: ask the sites, check their answers, aggregate."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedtaper.engines import KEEP_DIM, Block, State
+from fedtaper.engines.flower.client import MODEL, ORDER, as_numbers
+from fedtaper.engines.flower.guard import FaultError, checked_update
+from fedtaper.engines.flower.roster import Roster, Site, answers
+from fedtaper.errors import FedtaperError
+from fedtaper.experiment import Experiment
+from fedtaper.federation import Federation
+
+EVENTS = "events.jsonl"
+RETRY_PAUSE = 3.0
+
+
+class Rounds:
+    """An engine for :func:`fedtaper.run`: each round goes over a Flower grid."""
+
+    each_round = True
+    __name__ = "flower"
+
+    def __init__(self, grid: Grid, federation: Federation, roster: Roster) -> None:
+        self.grid, self.federation, self.roster = grid, federation, roster
+
+    def start(self, experiment: Experiment, state: State) -> Session:
+        """Ready to move the state on."""
+        if self.federation.buffer is not None:
+            from fedtaper.engines.flower.buffered import BufferedSession
+
+            return BufferedSession(self, experiment, state)
+        return Session(self, experiment, state)
+
+
+class Session:
+    """The rounds of one run. Weights are one flat vector: float64, or a network's float32."""
+
+    def __init__(self, engine: Rounds, experiment: Experiment, state: State) -> None:
+        self.grid, self.federation, self.roster = engine.grid, engine.federation, engine.roster
+        self.e, self.state = experiment, state
+        self.network = hasattr(experiment.problem, "batch_loss")
+        self.dtype = np.dtype(np.float32 if self.network else np.float64)
+        self.w = state.w[0].astype(self.dtype)
+        self.memory = tuple(array[0].astype(self.dtype) for array in state.memory)
+        self.module: Any = None
+
+    def advance(self, rounds: int) -> Block:
+        """Move on by so many rounds."""
+        e, state = self.e, self.state
+        keep = not self.network or e.problem.dim <= KEEP_DIM
+        block = Block(
+            np.full((1, rounds, e.problem.dim), np.nan) if keep else None,
+            np.zeros((1, rounds, e.num_clients)),
+            {} if self.network else None,
+        )
+        for k in range(rounds):
+            began, before = time.perf_counter(), self.w
+            norms, measured = self._round()
+            if not np.all(np.isfinite(self.w)):
+                state.dead_round[0], state.dead_client[0] = state.round + 1, int(norms.argmax())
+                return block
+            state.round += 1
+            block.update_norms[0, k] = norms
+            if block.w is not None:
+                block.w[0, k] = self.w
+            if block.metrics is not None:
+                values = {"change": float(np.linalg.norm(self.w - before)), **measured}
+                values |= self._scores()
+                block.metrics = _noted(block.metrics, values, rounds, k)
+            seconds = time.perf_counter() - began
+            block.notes = _noted(
+                block.notes, {"answered": (norms > 0).sum(), "seconds": seconds}, rounds, k
+            )
+        if not self.network:
+            self.sync()  # the record's metrics of the next round start from here
+        return block
+
+    def _round(self) -> tuple[Any, dict[str, float]]:
+        """One aggregation: the size of each site's update, and what the sites measured."""
+        e, k = self.e, self.state.round
+        asked = np.flatnonzero(e.present(k, k + 1, int(self.state.seeds[0]))[0]).tolist()
+        for attempt in range(self.federation.retries + 1):
+            found = self._updates(asked, k)
+            if len(found) >= min(self.federation.enough, len(asked)):
+                return self._aggregate(found)
+            self.roster.tell(k + 1, "", "no-quorum", f"{len(found)} of {len(asked)} answers")
+            if attempt < self.federation.retries:
+                time.sleep(RETRY_PAUSE)
+        raise FedtaperError(
+            f"round {k + 1} has no quorum: {len(found)} good answers, {self.federation.enough} "
+            f"needed, after {self.federation.retries + 1} attempts. The rounds before it are "
+            "kept: see events.jsonl, and resume"
+        )
+
+    def _updates(self, asked: list[int], k: int) -> dict[int, tuple[Any, dict[str, float]]]:
+        """The good updates of those who were asked, by client, in the order of the clients."""
+        here = self.roster.present()
+        names = self.federation.sites
+        for i in asked:
+            if names[i] not in here:
+                self.roster.tell(k + 1, names[i], "lost", "not connected")
+        model = ArrayRecord(numpy_ndarrays=[self.w])
+        messages = {i: self.message(i, here[names[i]], model) for i in asked if names[i] in here}
+        waiting = set(messages)
+        found = {}
+        for i, reply in answers(self.grid, messages, self.federation.deadline):
+            waiting.discard(i)
+            update = self.checked(i, reply, k)
+            if update is not None:
+                found[i] = update
+        for i in sorted(waiting):
+            why = f"no answer in {self.federation.deadline:g} s"
+            self.roster.tell(k + 1, names[i], "late", why)
+        return dict(sorted(found.items()))  # sums do not depend on who answers first
+
+    def message(self, client: int, site: Site, model: ArrayRecord) -> Message:
+        """What a site is asked in this round: the model, the clock, its schedule."""
+        k = self.state.round
+        order: dict[str, Any] = {
+            "round": k,
+            "n": float(k * self.e.period),
+            "seed": int(self.state.seeds[0]),
+            "sizes": [int(size) for size in self.e.problem.sizes],
+            **as_numbers(self.e.schedules[client]),  # type: ignore[index]
+        }
+        content = RecordDict({ORDER: ConfigRecord(order), MODEL: model})
+        return Message(content, site.node, MessageType.TRAIN, ttl=self.federation.deadline)
+
+    def checked(self, i: int, reply: Message, k: int) -> tuple[Any, dict[str, float]] | None:
+        """An answer's update, or None and an event."""
+        name, schedule = self.federation.sites[i], self.e.schedules[i]  # type: ignore[index]
+        try:
+            return checked_update(reply, self.w, name, k, schedule)
+        except FaultError as fault:
+            kind = "lost" if reply.has_error() else "rejected"
+            self.roster.tell(k + 1, name, kind, str(fault))
+            return None
+
+    def _aggregate(self, found: dict[int, tuple[Any, dict[str, float]]]) -> Any:
+        """The server rule's step on the weighted sum of the updates; the absent add nothing."""
+        e, k = self.e, self.state.round
+        weights = e.server_weights(e.step_sums(k, k + 1))[0]
+        total = np.zeros_like(self.w)
+        norms = np.zeros(e.num_clients)
+        for i, (update, _) in found.items():
+            norms[i] = np.linalg.norm(update)
+            update *= float(weights[i])  # in place: a model may be large
+            total += update
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.w, self.memory = e.server.step(self.w, total, self.memory)
+        return norms, _means([measured for _, measured in found.values()])
+
+    def _scores(self) -> dict[str, float]:
+        """The shared model's own metrics, on the server."""
+        import torch
+
+        from fedtaper.objectives.network import bind
+
+        if self.module is None:
+            self.module = self.e.problem.module()
+        bind(self.module, torch.from_numpy(self.w))
+        return dict(self.e.problem.scores(self.module))
+
+    def sync(self) -> None:
+        """Bring the State up to date."""
+        self.state.w[0] = self.w
+        for array, value in zip(self.state.memory, self.memory, strict=True):
+            array[0] = value
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def event_log(out: Path | None, say: Callable[[str], None]) -> Callable[..., None]:
+    """A function that notes what went wrong: in the run folder, a line each, and in the log."""
+
+    def tell(round_: int, site: str, kind: str, why: str) -> None:
+        say(f"round {round_} {site or 'server'} {kind}: {why}")
+        if out is not None:
+            entry = {"round": round_, "site": site, "kind": kind, "why": why}
+            entry["time"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            with (out / EVENTS).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+
+    return tell
+
+
+def _means(rows: list[dict[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    values = {name: [row[name] for row in rows if name in row] for name in names}
+    return {name: float(np.mean(v)) for name, v in values.items() if all(map(math.isfinite, v))}
+
+
+def _noted(into: dict[str, Any], values: dict[str, Any], rounds: int, k: int) -> dict[str, Any]:
+    for name, value in values.items():
+        into.setdefault(name, np.full((1, rounds), np.nan))[0, k] = value
+    return into
