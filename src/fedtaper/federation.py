@@ -12,7 +12,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -191,8 +191,3 @@ def _federation(tree: dict[str, Any], text: str, folder: Path, sites: int | None
         if clients != len(made.sites):
             raise FedtaperError(f"{len(made.sites)} sites for {clients} clients; they must match")
     return made
-
-
-def with_nodes(federation: Federation, nodes: dict[str, str]) -> Federation:
-    """The same, its sites bound to node ids."""
-    return replace(federation, nodes=nodes)

@@ -77,8 +77,7 @@ def run(
         seconds = record.restore(state, store.load_checkpoint(out))
     each = getattr(module, "each_round", False)  # rounds too dear to lose one
     block = 1 if each else _block_rounds(experiment, len(chosen))
-    how = {} if precision is None else {"precision": precision}
-    session = module.start(experiment, state, **how) if hasattr(module, "start") else None
+    session = _session(module, experiment, state, precision)
     began = saved = time.perf_counter()
 
     def checkpoint() -> None:
@@ -295,6 +294,11 @@ def _network_engine(name: str) -> ModuleType:
         on_gpu.check()
         return on_gpu
     raise FedtaperError(f'the {name} engine knows no networks: use "cpu", "cuda" or "reference"')
+
+
+def _session(module: Any, e: Experiment, state: State, precision: str | None) -> Any:
+    how = {} if precision is None else {"precision": precision}
+    return module.start(e, state, **how) if hasattr(module, "start") else None
 
 
 def _thinning(e: Experiment, seeds: NDArray[np.int64], thin: int | None) -> int:

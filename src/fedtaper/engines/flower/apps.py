@@ -61,14 +61,18 @@ def make_server_app(
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        done(serve(grid, find(context), out(context), **how))
+        done(serve(grid, find(context), out(context), _nodes(context), **how))
 
     return app
 
 
-def serve(grid: Grid, source: Source, out: Path | None, **how: Any) -> Run:
-    """The whole run over a grid of sites."""
+def serve(
+    grid: Grid, source: Source, out: Path | None, nodes: dict[str, str] | None = None, **how: Any
+) -> Run:
+    """The whole run over a grid of sites; ``nodes`` binds sites to node ids."""
     federation = source.federation
+    if nodes:
+        federation = replace(federation, nodes=federation.nodes | nodes)
     if out is not None:
         store.prepare(out, resume=True)
         if store.is_complete(out):
@@ -111,6 +115,13 @@ def _from_run_config(context: Context) -> FileSource:
 def _folder(context: Context) -> Path | None:
     name = str(context.run_config.get("out", ""))
     return Path(name).expanduser() if name else None
+
+
+def _nodes(context: Context) -> dict[str, str]:
+    """Sites' node ids, written as site=id,site=id."""
+    text = str(context.run_config.get("nodes", ""))
+    pairs = [entry.partition("=") for entry in text.split(",") if entry.strip()]
+    return {site.strip(): node.strip() for site, _, node in pairs}
 
 
 server_app = make_server_app(_from_run_config, _folder, progress=False)
