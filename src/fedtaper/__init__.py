@@ -11,6 +11,7 @@ from fedtaper.config import from_toml, read_toml, to_toml
 from fedtaper.data import Dirichlet, DominantClass, Iid, RareClass
 from fedtaper.errors import AssumptionWarning, FedtaperError, FedtaperWarning, StabilityWarning
 from fedtaper.experiment import Divergence, Experiment, Run
+from fedtaper.federation import Federation, Task
 from fedtaper.forecast import Forecast, forecast
 from fedtaper.influence import Influence, effective_influence, influence
 from fedtaper.local import Proximal, Sgd
@@ -45,6 +46,7 @@ __all__ = [
     "Divergence",
     "DominantClass",
     "Experiment",
+    "Federation",
     "FedtaperError",
     "FedtaperWarning",
     "Forecast",
@@ -63,6 +65,7 @@ __all__ = [
     "Sgd",
     "Stability",
     "StabilityWarning",
+    "Task",
     "Tracking",
     "Yogi",
     "bound",

@@ -26,7 +26,9 @@ def run(
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Run seeds 0 to N-1 in one batch.")
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="reference or compiled.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="reference, compiled, cpu, cuda or flower.")
+    ] = None,
     resume: Annotated[bool, typer.Option(help="Go on where a stopped run left off.")] = False,
     thin: Annotated[int | None, typer.Option(min=1, help="Record every N-th round.")] = None,
 ) -> None:
@@ -34,10 +36,16 @@ def run(
 
     Example: fedtaper run examples/case3.toml --seeds 100
     """
-    experiment = read_toml(file)
     folder = out or Path("runs") / file.stem
-    chosen = None if seeds is None else range(seeds)
-    made = simulate(experiment, seeds=chosen, out=folder, resume=resume, engine=engine, thin=thin)
+    if engine == "flower" and seeds is None:
+        from fedtaper.engines.flower.simulation import run_file
+
+        made = run_file(file, out=folder, resume=resume, thin=thin)
+    else:
+        experiment, chosen = read_toml(file), None if seeds is None else range(seeds)
+        made = simulate(
+            experiment, seeds=chosen, out=folder, resume=resume, engine=engine, thin=thin
+        )
     show_run(made)
     console.print(f"Stored in {folder}. A page about it: fedtaper report {folder}", highlight=False)
     if made.diverged:

@@ -31,30 +31,49 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     thin: int | None = None,
-    cores: int | None = None,
 ) -> Run:
     """An experiment on simulated Flower sites, one a client."""
-    if out is not None:
-        if resume and store.is_complete(out):
-            return store.load(out, experiment.problem)
-        store.prepare(out, resume=resume)
-    flower = _flower()
+    _flower()
+    if resume and out is not None and store.is_complete(out):
+        return store.load(out, experiment.problem)
     federation = federation or Federation(numbered(experiment.num_clients))
-    made: list[Run] = []
-    with tempfile.TemporaryDirectory(prefix="fedtaper-") as folder, _quiet():
-        from fedtaper.engines.flower.apps import make_client_app, make_server_app
+    with tempfile.TemporaryDirectory(prefix="fedtaper-") as folder:
         from fedtaper.engines.flower.source import PickledSource
 
         source = PickledSource(_pickled(experiment, federation, Path(folder)))
-        place = None if out is None else Path(out)
-        server = make_server_app(
-            lambda _: source, lambda _: place, made.append, thin=thin, progress=False
-        )
-        flower(
+        return _simulated(source, out, resume, thin)
+
+
+def run_file(
+    file: str | Path, *, out: str | Path, resume: bool = False, thin: int | None = None
+) -> Run:
+    """A federation file on simulated Flower sites; its task is imported from the app around it."""
+    _flower()
+    from fedtaper.deploy.app import app_of
+    from fedtaper.engines.flower.source import FileSource
+
+    path = Path(file).resolve()
+    if resume and store.is_complete(out):
+        return store.load(out)
+    root = app_of(path) if path.is_file() else None
+    return _simulated(FileSource(str(path), str(root or path.parent)), out, resume, thin)
+
+
+def _simulated(source: Any, out: str | Path | None, resume: bool, thin: int | None) -> Run:
+    from fedtaper.engines.flower.apps import make_client_app, make_server_app
+
+    count = len(source.federation.sites)
+    place = None if out is None else store.prepare(out, resume=resume)
+    made: list[Run] = []
+    server = make_server_app(
+        lambda _: source, lambda _: place, made.append, thin=thin, progress=False
+    )
+    with _quiet():
+        _flower()(
             server_app=server,
             client_app=make_client_app(lambda _: source),
-            num_supernodes=experiment.num_clients,
-            backend_config=_backend(experiment, cores),
+            num_supernodes=count,
+            backend_config=_backend(count),
         )
     return made[0]
 
@@ -67,8 +86,8 @@ def _pickled(experiment: Experiment, federation: Federation, folder: Path) -> st
     return str(path)
 
 
-def _backend(experiment: Experiment, cores: int | None) -> Any:
-    used = min(cores or os.cpu_count() or 1, experiment.num_clients)
+def _backend(count: int) -> Any:
+    used = min(os.cpu_count() or 1, count)
     start = {"num_cpus": used, "include_dashboard": False, "log_to_driver": False}
     return {"init_args": start, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
 

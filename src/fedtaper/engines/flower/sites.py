@@ -13,8 +13,6 @@ from fedtaper.engines.flower.client import as_numbers
 from fedtaper.experiment import Run
 from fedtaper.federation import Federation
 
-SITES = "sites.json"
-
 
 def realised_influence(run: Run) -> Any:
     """Effective influence with the share of rounds in which each client counted, (L,).
@@ -39,6 +37,8 @@ def write_sites(run: Run, federation: Federation, out: Path) -> None:
         {
             "site": name,
             **as_numbers(run.experiment.schedules[i]),  # type: ignore[index]
+            "samples": int(run.experiment.problem.sizes[i]),
+            "parameters": int(run.experiment.problem.dim),
             "rounds_counted": int((run.update_norms[:, i] > 0).sum()),
             "rounds": len(run.round),
             "influence_planned": float(planned[i]),
@@ -46,4 +46,4 @@ def write_sites(run: Run, federation: Federation, out: Path) -> None:
         }
         for i, name in enumerate(federation.sites)
     ]
-    store.write_text(out / SITES, json.dumps(rows, indent=2) + "\n")
+    store.write_text(out / store.SITES, json.dumps(rows, indent=2) + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -16,9 +17,13 @@ from fedtaper.federation import Federation, Plan, read_plan
 
 @dataclass(frozen=True)
 class FileSource:
-    """A federation file: a path, or "package:file.toml" for one that travels with the app."""
+    """A federation file: a path, or "package:file.toml" for one that travels with the app.
+
+    ``root`` is the app's folder, where its modules are not installed.
+    """
 
     name: str
+    root: str = ""
 
     @cached_property
     def plan(self) -> Plan:
@@ -39,6 +44,8 @@ class FileSource:
 
     @cached_property
     def _task(self) -> Any:
+        if self.root and self.root not in sys.path:
+            sys.path.insert(0, self.root)
         return self.federation.load_task()
 
     @lru_cache(maxsize=1)  # noqa: B019 (sources live as long as their process)
