@@ -130,10 +130,7 @@ def probability_presets(
             for number, (name, one) in enumerate(found.items()):
                 j, colour = one.eps.index(eps), COLOURS[number % len(COLOURS)]
                 style = ("-", "--", "-.", ":")[number % 4]  # methods may coincide
-                axis.plot(one.round, one.share[j], style, color=colour, label=name)
-                axis.fill_between(
-                    one.round, one.low[j], one.high[j], color=colour, alpha=0.15, lw=0
-                )
+                _curve(axis, one, j, style, colour, name)
             rounds_axis(axis)
             axis.set_title(title)
         axes[0, 0].set_ylim(-0.03, 1.03)
@@ -150,14 +147,19 @@ def probability_by_eps(
         for j, eps in enumerate(tapering.eps):
             for one, style in ((tapering, "-"), (constant, "--")):
                 label = rf"$\epsilon$ = {eps:g}" + ("" if style == "-" else ", constant")
-                axis.plot(one.round, one.share[j], style, color=COLOURS[j], label=label)
-                axis.fill_between(
-                    one.round, one.low[j], one.high[j], color=COLOURS[j], alpha=0.15, lw=0
-                )
+                _curve(axis, one, j, style, COLOURS[j], label)
         rounds_axis(axis)
         axis.set_ylim(-0.03, 1.03)
         axis.set_ylabel(r"share of seeds that exceed $\epsilon$ later")
         _legend_above(axis, columns=2)
+
+
+def _curve(axis: Any, one: ProbabilityOne, j: int, style: str, colour: str, label: str) -> None:
+    """One share with its interval, up to nine tenths of the run: "later" ends with the run."""
+    shown = one.round <= 0.9 * one.round[-1]
+    axis.plot(one.round[shown], one.share[j, shown], style, color=colour, label=label)
+    limits = one.low[j, shown], one.high[j, shown]
+    axis.fill_between(one.round[shown], *limits, color=colour, alpha=0.15, lw=0)
 
 
 def _legend_above(axis: Any, columns: int) -> None:
