@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtaper.errors import FedtaperError
 from fedtaper.experiment import Run
 from fedtaper.ode import limit_ode
 from fedtaper.plots import COLOURS, band, figure, rounds_axis
@@ -36,6 +37,11 @@ def phase_plane(
     """
     ode = limit_ode(run.experiment, "finite")
     assert run.w is not None
+    if run.w.shape[-1] <= max(coordinates) or len(run.round) <= after:
+        raise FedtaperError(
+            f"the phase plane shows coordinates {coordinates} from round {after} on: the run has "
+            f"{run.w.shape[-1]} coordinates and {len(run.round)} rounds"
+        )
     w, t = (run.w[0] if run.many else run.w), run.t
     rest = ode.equilibrium(float(t[-1]))
     solution = ode.solve(w[after - 1], start=float(t[after - 1]), end=float(t[-1]))
