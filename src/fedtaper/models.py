@@ -25,6 +25,14 @@ class _Residual(nn.Module):
         return x + self.body(x)
 
 
+class _GlobalMaxPool(nn.Module):
+    """The largest value of each channel."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """From (samples, channels, height, width) to (samples, channels)."""
+        return nn.functional.max_pool2d(x, (x.shape[-2], x.shape[-1])).flatten(1)
+
+
 def _block(before: int, after: int, pool: bool = False) -> nn.Sequential:
     layers: list[nn.Module] = [
         nn.Conv2d(before, after, 3, padding=1, bias=False),
@@ -43,8 +51,7 @@ def resnet9(channels: int, height: int, width: int, classes: int) -> nn.Module:
         _block(128, 256, pool=True),
         _block(256, 512, pool=True),
         _Residual(_block(512, 512), _block(512, 512)),
-        nn.AdaptiveMaxPool2d(1),
-        nn.Flatten(),
+        _GlobalMaxPool(),
         nn.Linear(512, classes),
     )
 
