@@ -83,7 +83,7 @@ def judge_t1(study: Study) -> Outcome:
         f"Late windows stay closer to the ODE with p_n than early ones by factors {falls} "
         "(cases 1, 2, 3); the bound of the proof holds in every window of every seed. The ODE "
         "with p itself is followed as closely only where p_n has reached p (case 1); carried on "
-        "to n = 1e18, the ODE ends at w*(p) in cases 2 and 3 too."
+        "to n = 1e18 and 1e16, the ODE ends at w*(p) in cases 2 and 3 too."
     )
     figures = ("t1-tracking.png", "t1-bound.png", "t1-phase-plane.png")
     return _outcome(study, checks, summary, figures)
