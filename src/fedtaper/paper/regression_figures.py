@@ -17,7 +17,7 @@ from fedtaper.paper.ensemble import (
     quiet_run,
 )
 from fedtaper.plots import COLOURS, band, figure, parameters, rounds_axis, shade
-from fedtaper.schedules import Constant
+from fedtaper.schedules import Constant, Schedule
 
 Cells = dict[tuple[float, int], Ensemble]
 PERIODS = (2, 5, 10)
@@ -210,10 +210,9 @@ def _baseline_parameters(study: Study) -> str:
     """One seed's parameters, constant 0.05 against tapering, and the band of all seeds."""
     name = "r9-baselines-parameters.png"
     k = log_rounds(ROUNDS, 400)
+    steps: tuple[Schedule, ...] = (Constant(0.05), PAPER_STEP)
     with figure(study.figure(name), columns=2, height=2.4, sharey=True) as axes:
-        for axis, step, title in zip(
-            axes[0], (Constant(0.05), PAPER_STEP), ("constant 0.05", "0.1/n^0.76"), strict=True
-        ):
+        for axis, step, title in zip(axes[0], steps, ("constant 0.05", "0.1/n^0.76"), strict=True):
             for style, preset in zip(("-", "--", ":"), NAMES, strict=True):
                 e = Setting(step, preset=preset).experiment(0)
                 made = quiet_run(e, range(max(10, study.seeds // 10)))
