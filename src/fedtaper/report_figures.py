@@ -37,7 +37,7 @@ def draw_metrics(run: Run, path: Path) -> Path:
     with figure(path, columns=2, height=2.5) as axes:
         for axis, names in zip(axes[0], pairs, strict=True):
             shown = [n for n in names if n in run.metrics]
-            if shown == [*pairs[0]] and np.array_equal(
+            if shown == ["error", "error_limit"] and np.array_equal(
                 run.metrics["error"], run.metrics["error_limit"]
             ):
                 shown = ["error"]  # p_n = p: one line is both

@@ -96,8 +96,9 @@ Try it on this machine, the sites being processes:
     fedtaper report runs/first
 
 The same through Flower's own command (it leaves a SuperLink running in the background; the
-run folder is where `out` says):
+run folder is where `out` says; the first line keeps it from fetching packages for every run):
 
+    export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
     flwr run . local --stream --federation-config 'num-supernodes=3' \\
       --run-config 'out="'$PWD'/runs/flwr"'
 

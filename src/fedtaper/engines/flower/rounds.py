@@ -78,10 +78,9 @@ class Session:
                 values = {"change": float(np.linalg.norm(self.w - before)), **measured}
                 values |= self._scores()
                 block.metrics = _noted(block.metrics, values, rounds, k)
-            seconds = time.perf_counter() - began
-            block.notes = _noted(
-                block.notes, {"answered": (norms > 0).sum(), "seconds": seconds}, rounds, k
-            )
+            notes = {"answered": (norms > 0).sum(), "seconds": time.perf_counter() - began}
+            notes |= {} if self.network else measured
+            block.notes = _noted(block.notes, notes, rounds, k)
         if not self.network:
             self.sync()  # the record's metrics of the next round start from here
         return block
