@@ -24,6 +24,7 @@ from fedtaper.report import report
 from fedtaper.schedules import Constant, Power
 from fedtaper.server import Adagrad, Adam, Average, Normalised, Yogi
 from fedtaper.simulate import run
+from fedtaper.spread import run_many
 from fedtaper.stability import Stability, stability
 from fedtaper.store import load
 from fedtaper.theory.assumptions import Assumptions, check
@@ -81,6 +82,7 @@ __all__ = [
     "read_toml",
     "report",
     "run",
+    "run_many",
     "stability",
     "to_toml",
     "tracking_error",
