@@ -75,13 +75,15 @@ def lenet5(channels: int, height: int, width: int, classes: int) -> nn.Module:
 
 
 def cnn(channels: int, height: int, width: int, classes: int) -> nn.Module:
-    """A small CNN for small images: two convolutions and a linear layer."""
+    """A small CNN for small images: two convolutions with GroupNorm and a linear layer."""
     side = (height // 4) * (width // 4)
     if side < 1:
         raise FedtaperError(f"cnn needs images of at least 4 x 4, not {height} x {width}")
     return nn.Sequential(
-        nn.Conv2d(channels, 16, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(),
-        nn.Conv2d(16, 32, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(),
+        nn.Conv2d(channels, 16, 3, padding=1, bias=False), nn.GroupNorm(4, 16),
+        nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1, bias=False), nn.GroupNorm(4, 32),
+        nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(),
         nn.Linear(32 * side, classes),
     )  # fmt: skip

@@ -107,7 +107,7 @@ def channels_last(module: torch.nn.Module) -> torch.nn.Module:
     for part in module.modules():
         if type(part) is torch.nn.GroupNorm and part.affine:
             part.__class__ = ChannelsLastNorm
-    return module.to(memory_format=torch.channels_last)
+    return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def client_step(module: torch.nn.Module, names: tuple[str, ...], local: Any) -> Callable[..., Any]:
@@ -128,6 +128,42 @@ def client_step(module: torch.nn.Module, names: tuple[str, ...], local: Any) -> 
         return torch.stack([loss, right])
 
     return step
+
+
+def normalised(x: torch.Tensor, scale: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """Bytes (samples, height, width, channels) as float images, channels-last."""
+    mean, deviation = scale
+    return ((x.float() / 255 - mean) / deviation).permute(0, 3, 1, 2)
+
+
+def prepared(
+    images: Any, labels: Any, scale: Any, index: Any, share: Any, flip: Any, angle: Any, a: Any,
+    t: Any, active: int, augment: bool, dtype: torch.dtype,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The active clients' mini-batches of step t: images, labels, shares, step sizes."""
+    index, share, flip, angle, a = (
+        tensor.index_select(0, t)[0, :active] for tensor in (index, share, flip, angle, a)
+    )
+    x = normalised(images[index.reshape(-1)], scale)
+    if augment:
+        x = augmented(x, flip.reshape(-1), angle.reshape(-1))
+    x = x.to(dtype).contiguous(memory_format=torch.channels_last)
+    return x, labels[index], share, a[:, 0]
+
+
+_COMPILED: dict[Any, Callable[..., Any]] = {}
+
+
+def compiled_step(e: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiled, once a process for each model and local rule."""
+    key = None
+    if e is not None:
+        shape = e.problem.data.train_x.shape[1:]
+        key = (e.problem.model, shape, len(e.problem.data.classes), e.local)
+    if key not in _COMPILED:
+        torch._dynamo.config.recompile_limit = 64  # one for each shape and type
+        _COMPILED[key] = torch.compile(function, dynamic=False)
+    return _COMPILED[key]
 
 
 class Session:
@@ -168,13 +204,9 @@ class Session:
         data, device = problem.data, self.device
         self.images = torch.from_numpy(np.ascontiguousarray(data.train_x)).to(device)
         self.labels = torch.from_numpy(data.train_y).to(device)
-        self.mean, self.deviation = (torch.from_numpy(v).to(device) for v in data.scale)
+        self.scale = tuple(torch.from_numpy(v).to(device) for v in data.scale)
         self.test_x = torch.from_numpy(np.ascontiguousarray(data.test_x)).to(device)
         self.test_y = torch.from_numpy(data.test_y).to(device)
-
-    def normalised(self, x: torch.Tensor) -> torch.Tensor:
-        """Bytes (samples, height, width, channels) as float images, channels-last."""
-        return ((x.float() / 255 - self.mean) / self.deviation).permute(0, 3, 1, 2)
 
     def advance(self, rounds: int) -> Block:
         """Move every seed on by so many rounds."""
@@ -282,7 +314,7 @@ class Session:
             for x, y in zip(
                 self.test_x.split(TEST_CHUNK), self.test_y.split(TEST_CHUNK), strict=True
             ):
-                x = self.normalised(x).to(self.dtype)
+                x = normalised(x, self.scale).to(self.dtype)
                 answers = functional_call(self.module, params, (x,)).float()
                 losses.append(cross_entropy(answers, y, reduction="none"))
                 right.append(answers.argmax(1) == y)
@@ -351,11 +383,11 @@ class Slots:
         self.t = torch.zeros(1, dtype=torch.int64, device=device)
         self.sums = torch.zeros(width, 2, device=device)
         self.step = client_step(session.module, layout.names, e.local)
-        self.prepare = self._prepare
+        self.prepare: Callable[..., Any] = prepared
         self.graphs: dict[int, Any] = {}
-        if session.on_gpu and session.compiled:
-            self.step = torch.compile(self.step, dynamic=False)
-            self.prepare = torch.compile(self._prepare, dynamic=False)
+        self.compiled = session.on_gpu and session.compiled
+        if self.compiled:
+            self.step, self.prepare = compiled_step(e, self.step), compiled_step(None, prepared)
 
     def begin(self, anchor: torch.Tensor, count: int) -> None:
         """Every client starts from the shared model."""
@@ -420,31 +452,22 @@ class Slots:
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as trouble:
-            if self.prepare == self._prepare:
+            if not self.compiled:
                 raise
             warn(f"torch.compile failed ({type(trouble).__name__}): steps run uncompiled, slower")
             self.step = client_step(
                 self.session.module, self.session.layout.names, self.session.e.local
             )
-            self.prepare = self._prepare
+            self.prepare, self.compiled = prepared, False
             self._all(active)
-
-    def _prepare(self, active: int) -> tuple[Any, ...]:
-        """The active clients' mini-batches: images in the computing type, labels, shares, a."""
-        s, t = self.session, self.t
-        index, share, flip, angle = (
-            tensor.index_select(0, t)[0, :active]
-            for tensor in (self.index, self.share, self.flip, self.angle)
-        )
-        x = s.normalised(s.images[index.reshape(-1)])
-        if s.e.problem.augment:
-            x = augmented(x, flip.reshape(-1), angle.reshape(-1))
-        x = x.to(s.dtype).contiguous(memory_format=torch.channels_last)
-        return x, s.labels[index], share, self.a.index_select(0, t)[0, :active, 0]
 
     def _all(self, active: int) -> None:
         """One step of the first ``active`` clients, shared out over the streams."""
-        x, y, share, a = self.prepare(active)
+        session = self.session
+        x, y, share, a = self.prepare(
+            session.images, session.labels, session.scale, self.index, self.share, self.flip,
+            self.angle, self.a, self.t, active, bool(session.e.problem.augment), session.dtype,
+        )  # fmt: skip
         batch = self.session.e.batch_size
         streams = self.session.streams[:active]
         main: Any = torch.cuda.current_stream() if streams else None
