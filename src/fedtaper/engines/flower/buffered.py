@@ -13,7 +13,6 @@ import time
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord
 
 from fedtaper.engines.flower.roster import FIRST_PAUSE, LONGEST_PAUSE
 from fedtaper.engines.flower.rounds import Session
@@ -54,10 +53,9 @@ class BufferedSession(Session):
         free = [i for i, n in enumerate(self.federation.sites) if n in here and i not in busy]
         if not free:
             return
-        model = ArrayRecord(numpy_ndarrays=[self.w])
-        messages = [self.message(i, here[self.federation.sites[i]], model) for i in free]
+        messages = self.messages({i: here[self.federation.sites[i]] for i in free})
         end = time.monotonic() + self.federation.deadline
-        for one, client in zip(self.grid.push_messages(messages), free, strict=True):
+        for one, client in zip(self.grid.push_messages(list(messages.values())), free, strict=True):
             if one:
                 self.flying[one] = (client, self.state.round, end)
 

@@ -54,6 +54,7 @@ class Session:
         self.w = state.w[0].astype(self.dtype)
         self.memory = tuple(array[0].astype(self.dtype) for array in state.memory)
         self.module: Any = None
+        self.sync()
 
     def advance(self, rounds: int) -> Block:
         """Move on by so many rounds."""
@@ -81,8 +82,7 @@ class Session:
             notes = {"answered": (norms > 0).sum(), "seconds": time.perf_counter() - began}
             notes |= {} if self.network else measured
             block.notes = _noted(block.notes, notes, rounds, k)
-        if not self.network:
-            self.sync()  # the record's metrics of the next round start from here
+        self.sync()  # the record's metrics of the next round start from here
         return block
 
     def _round(self) -> tuple[Any, dict[str, float]]:
@@ -109,8 +109,7 @@ class Session:
         for i in asked:
             if names[i] not in here:
                 self.roster.tell(k + 1, names[i], "lost", "not connected")
-        model = ArrayRecord(numpy_ndarrays=[self.w])
-        messages = {i: self.message(i, here[names[i]], model) for i in asked if names[i] in here}
+        messages = self.messages({i: here[names[i]] for i in asked if names[i] in here})
         waiting = set(messages)
         found = {}
         for i, reply in answers(self.grid, messages, self.federation.deadline):
@@ -123,7 +122,12 @@ class Session:
             self.roster.tell(k + 1, names[i], "late", why)
         return dict(sorted(found.items()))  # sums do not depend on who answers first
 
-    def message(self, client: int, site: Site, model: ArrayRecord) -> Message:
+    def messages(self, sites: dict[int, Site]) -> dict[int, Message]:
+        """One message a site; they share one copy of the model."""
+        model = ArrayRecord(numpy_ndarrays=[self.w])
+        return {i: self._message(i, site, model) for i, site in sites.items()}
+
+    def _message(self, client: int, site: Site, model: ArrayRecord) -> Message:
         """What a site is asked in this round: the model, the clock, its schedule."""
         k = self.state.round
         order: dict[str, Any] = {
@@ -150,15 +154,18 @@ class Session:
         """The server rule's step on the weighted sum of the updates; the absent add nothing."""
         e, k = self.e, self.state.round
         weights = e.server_weights(e.step_sums(k, k + 1))[0]
-        total = np.zeros_like(self.w)
         norms = np.zeros(e.num_clients)
-        for i, (update, _) in found.items():
+        told = [measured for _, measured in found.values()]
+        total: Any = np.zeros(1, self.w.dtype)
+        for i in list(found):
+            update, _ = found.pop(i)
             norms[i] = np.linalg.norm(update)
-            update *= float(weights[i])  # in place: a model may be large
-            total += update
+            update *= float(weights[i])  # in place, and no more held than must be: models are large
+            update += total
+            total = update
         with np.errstate(over="ignore", invalid="ignore"):
             self.w, self.memory = e.server.step(self.w, total, self.memory)
-        return norms, _means([measured for _, measured in found.values()])
+        return norms, _means(told)
 
     def _scores(self) -> dict[str, float]:
         """The shared model's own metrics, on the server."""
@@ -172,10 +179,9 @@ class Session:
         return dict(self.e.problem.scores(self.module))
 
     def sync(self) -> None:
-        """Bring the State up to date."""
-        self.state.w[0] = self.w
-        for array, value in zip(self.state.memory, self.memory, strict=True):
-            array[0] = value
+        """Bring the State up to date: it sees the very arrays held here."""
+        self.state.w = self.w[None]
+        self.state.memory = tuple(value[None] for value in self.memory)
 
     def close(self) -> None:
         """Nothing is held."""
