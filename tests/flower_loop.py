@@ -25,10 +25,10 @@ class Source:
 class LoopGrid(Grid):
     """Nodes 100, 101, ...; ``spoil(site, round, reply)`` may change, drop or delay an answer."""
 
-    def __init__(self, source, spoil=None, node_config=None):
+    def __init__(self, source, spoil=None, node_config=None, mods=None):
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
         self.source, self.spoil = source, spoil
-        self.app = apps.make_client_app(lambda context: source)
+        self.app = apps.make_client_app(lambda context: source, mods)
         self.sites = {100 + i: name for i, name in enumerate(source.federation.sites)}
         self.config = node_config or {}
         self.replies, self.count, self.sent = {}, itertools.count(1), []

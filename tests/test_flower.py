@@ -7,13 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flower_loop import LoopGrid, Source, told
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, Context, RecordDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fedtaper as ft
 from fedtaper import store
 from fedtaper.engines.flower.apps import serve
+from fedtaper.engines.flower.client import site_name
+from fedtaper.engines.flower.privacy import on_models
 from fedtaper.engines.flower.sites import realised_influence
 from fedtaper.federation import numbered, read_plan
 
@@ -217,12 +219,18 @@ def test_sites_are_known_by_name_not_by_order_of_arrival(tiny):
     grid = LoopGrid(Source(e, federation()))
     grid.sites = {7: "west", 9: "north", 8: "south"}
     assert np.array_equal(serve(grid, grid.source, None, progress=False).w, over_loop(e).w)
-    numbers = {"north": {"site": "x", "partition-id": 0}}
-    assert numbers  # a partition-id alone names the site of that number:
     grid = LoopGrid(Source(e, federation()))
-    grid.config = {}
     bound = {"north": "100", "south": "101", "west": "102"}
     assert np.array_equal(serve(grid, grid.source, None, bound, progress=False).w, over_loop(e).w)
+
+
+def test_a_partition_number_names_the_site_where_no_name_is_given():
+    sites = ("north", "south")
+    context = Context(1, 1, {"partition-id": 1}, RecordDict(), {})
+    assert site_name(context, sites) == "south"
+    assert site_name(replace(context, node_config={"partition-id": 5}), sites) == "partition 5"
+    with pytest.raises(ft.FedtaperError, match="does not say which site"):
+        site_name(replace(context, node_config={}), sites)
 
 
 def test_a_node_with_another_sites_name_is_refused(tiny, tmp_path):
@@ -338,3 +346,31 @@ def test_a_task_run_can_be_read_without_its_code(tmp_path):
     found = store.load(tmp_path / "run")
     np.testing.assert_allclose(found.experiment.influence().effective, e.influence().effective)
     assert ft.report([tmp_path / "run"], tmp_path / "page.html").is_file()
+
+
+def with_mods(e, *mods):
+    grid = LoopGrid(Source(e, federation()), mods=mods)
+    return serve(grid, grid.source, None, progress=False)
+
+
+def test_local_privacy_clips_and_adds_noise_to_updates(tiny):
+    from flwr.clientapp.mod import LocalDpMod
+
+    e = experiment(tiny, rounds=3)
+    plain = over_loop(e)
+    loose = with_mods(e, on_models(LocalDpMod(1e6, 0.0, 1.0, 1e-5)))
+    np.testing.assert_allclose(loose.w, plain.w, atol=1e-9)
+    clipped = with_mods(e, on_models(LocalDpMod(0.01, 0.0, 1.0, 1e-5)))
+    assert plain.update_norms.max() > 0.02
+    assert clipped.update_norms.max() < 0.01 + 1e-9, "every site moves the model alike"
+    noisy = with_mods(e, on_models(LocalDpMod(0.01, 1.0, 1.0, 1e-5)))
+    assert noisy.update_norms.min() > 0.1, "what the server sees of a site is noise"
+
+
+def test_secure_aggregation_of_flower_does_not_fit_and_says_so(tiny):
+    from flwr.client.mod import secaggplus_mod
+
+    source = Source(experiment(tiny), federation(retries=0))
+    grid = LoopGrid(source, mods=[secaggplus_mod])
+    with pytest.raises(ft.FedtaperError, match="round 1 has no quorum: 0 good answers"):
+        serve(grid, source, None, progress=False)

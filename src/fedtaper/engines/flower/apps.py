@@ -11,7 +11,7 @@ out = "runs/my-federation"
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -32,9 +32,11 @@ from fedtaper.experiment import Experiment, Run
 from fedtaper.simulate import run as simulate
 
 
-def make_client_app(find: Callable[[Context], Source]) -> ClientApp:
-    """A ClientApp whose experiment ``find`` gives."""
-    app = ClientApp()
+def make_client_app(
+    find: Callable[[Context], Source], mods: Sequence[Any] | None = None
+) -> ClientApp:
+    """A ClientApp whose experiment ``find`` gives; ``mods`` as in Flower (see privacy.py)."""
+    app = ClientApp(mods=list(mods or ()))
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
