@@ -33,6 +33,7 @@ def run(
     resume: bool = False,
     engine: str | None = None,
     thin: int | None = None,
+    updates: bool = False,
     progress: bool | None = None,
 ) -> Run:
     """Simulate an experiment, for its own seed or for many seeds in one batch.
@@ -46,6 +47,8 @@ def run(
         engine: "reference" or "compiled"; chosen by the problem and the rules if not given.
         thin: record every thin-th round (and the last). By default all, unless they would
             take more than 1 GiB.
+        updates: record every client's update, (rounds, L, dim), as ``run.updates``: an audit
+            sees more in directions than in sizes.
         progress: a progress bar; by default where one can be seen and the work is long.
     """
     chosen = _seeds(experiment, seeds)
@@ -57,8 +60,10 @@ def run(
         store.prepare(out, resume=resume)
     module = _engine(experiment, engine)
     warn_if_unstable(experiment)
-    record = _Record(experiment, chosen, seeds is not None, _thinning(experiment, chosen, thin))
+    thin = _thinning(experiment, chosen, thin, updates)
+    record = _Record(experiment, chosen, seeds is not None, thin, updates)
     state = engines.init(experiment, chosen)
+    state.keep_updates = updates
     record.w0 = state.w.copy()
     seconds = 0.0
     if resume and out is not None:
@@ -90,13 +95,16 @@ def run(
 class _Record:
     """Collects blocks into the arrays of a Run."""
 
-    def __init__(self, e: Experiment, seeds: NDArray[np.int64], many: bool, thin: int) -> None:
+    def __init__(
+        self, e: Experiment, seeds: NDArray[np.int64], many: bool, thin: int, updates: bool
+    ) -> None:
         self.e, self.seeds, self.many = e, seeds, many
         kept = np.arange(thin, e.rounds + 1, thin)
         self.round = kept if kept.size and kept[-1] == e.rounds else np.append(kept, e.rounds)
         shape = (len(seeds), len(self.round))
         self.w = np.full((*shape, e.problem.dim), np.nan)
         self.norms = np.full((*shape, e.num_clients), np.nan)
+        self.updates = np.full((*self.norms.shape, e.problem.dim), np.nan) if updates else None
         self.metrics: dict[str, Array] = {}
         self.w0 = np.empty(0)
         self.p = e.limit_influence
@@ -113,6 +121,8 @@ class _Record:
             found |= self.e.problem.metrics(w, p_n, self.p)
         self.w[:, low:high] = w
         self.norms[:, low:high] = block.update_norms[:, pick]
+        if self.updates is not None and block.updates is not None:
+            self.updates[:, low:high] = block.updates[:, pick]
         for name, values in found.items():
             if name not in self.metrics:
                 self.metrics[name] = np.full(self.w.shape[:2], np.nan)
@@ -122,6 +132,10 @@ class _Record:
         done = int(np.searchsorted(self.round, state.round, side="right"))
         parts = {f"memory_{i}": array for i, array in enumerate(state.memory)}
         kept = {f"metric_{name}": array[:, :done] for name, array in self.metrics.items()}
+        if state.last is not None:
+            kept["last"] = state.last
+        if self.updates is not None:
+            kept["updates"] = self.updates[:, :done]
         return {
             "state_round": state.round, "state_w": state.w, "seconds": seconds,
             "seeds": self.seeds, "round": self.round, "dead_round": state.dead_round,
@@ -142,7 +156,13 @@ class _Record:
         state.round, state.w = int(saved["state_round"]), saved["state_w"]
         state.memory = tuple(saved[f"memory_{i}"] for i in range(len(state.memory)))
         state.dead_round, state.dead_client = saved["dead_round"], saved["dead_client"]
+        if state.last is not None:
+            state.last = saved["last"]
         done = saved["w"].shape[1]
+        if self.updates is not None:
+            if "updates" not in saved:
+                raise FedtaperError("the stopped run did not record updates: resume without them")
+            self.updates[:, :done] = saved["updates"]
         self.w[:, :done], self.norms[:, :done] = saved["w"], saved["norms"]
         for key in saved:
             if key.startswith("metric_"):
@@ -168,6 +188,7 @@ class _Record:
             w0=self.w0 if self.many else self.w0[0],
             metrics={name: pick(values) for name, values in self.metrics.items()},
             update_norms=pick(self.norms),
+            updates=None if self.updates is None else pick(self.updates),
             diverged=_divergences(e, state),
             engine=engine,
             seconds=seconds,
@@ -231,11 +252,12 @@ def _engine(e: Experiment, name: str | None) -> ModuleType:
     return reference
 
 
-def _thinning(e: Experiment, seeds: NDArray[np.int64], thin: int | None) -> int:
+def _thinning(e: Experiment, seeds: NDArray[np.int64], thin: int | None, updates: bool) -> int:
     if thin is not None:
         whole("thin", thin)
         return thin
-    per_round = 8 * (e.problem.dim + e.num_clients + 5) * len(seeds)
+    per_client = e.num_clients * (1 + updates * e.problem.dim)
+    per_round = 8 * (e.problem.dim + per_client + 5) * len(seeds)
     return int(np.ceil(per_round * e.rounds / KEEP_BYTES))
 
 

@@ -73,6 +73,7 @@ def save(run: Run, out: str | Path) -> Run:
     arrays = {f"metric_{k}": v for k, v in run.metrics.items()}
     arrays |= {"round": run.round, "n": run.n, "t": run.t, "w0": run.w0}
     arrays |= {"update_norms": run.update_norms} | ({} if run.w is None else {"w": run.w})
+    arrays |= {} if run.updates is None else {"updates": run.updates}
     _write(out / ARRAYS, _npz(arrays))
     (out / CHECKPOINT).unlink(missing_ok=True)
     return replace(run, path=out, provenance=notes)
@@ -102,6 +103,7 @@ def load(folder: str | Path) -> Run:
                 k.removeprefix("metric_"): v for k, v in arrays.items() if k.startswith("metric_")
             },
             update_norms=arrays["update_norms"],
+            updates=arrays.get("updates"),
             diverged=diverged,
             engine=notes["engine"],
             seconds=notes["seconds"],
