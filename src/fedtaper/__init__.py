@@ -7,6 +7,8 @@ when they are first needed.
 
 __version__ = "0.1.0"
 
+from fedtaper.attackers import After, Copies, Idle, Noise, Tapers
+from fedtaper.audit import Audit, Auditor, ClientAudit, audit
 from fedtaper.config import from_toml, read_toml, to_toml
 from fedtaper.errors import AssumptionWarning, FedtaperError, FedtaperWarning, StabilityWarning
 from fedtaper.experiment import Divergence, Experiment, Run
@@ -25,15 +27,22 @@ __all__ = [
     "PRESETS",
     "Adagrad",
     "Adam",
+    "After",
     "AssumptionWarning",
+    "Audit",
+    "Auditor",
     "Average",
+    "ClientAudit",
     "Constant",
+    "Copies",
     "Divergence",
     "Experiment",
     "FedtaperError",
     "FedtaperWarning",
+    "Idle",
     "Influence",
     "LinearRegression",
+    "Noise",
     "Normalised",
     "Power",
     "Proximal",
@@ -41,7 +50,9 @@ __all__ = [
     "Sgd",
     "Stability",
     "StabilityWarning",
+    "Tapers",
     "Yogi",
+    "audit",
     "effective_influence",
     "from_toml",
     "influence",

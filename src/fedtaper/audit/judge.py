@@ -1,0 +1,166 @@
+"""From traces to verdicts. Thresholds were set on seeds of their own (see docs/audit.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtaper.audit import directions, taper
+from fedtaper.audit.records import ACCUSATIONS, Verdict
+from fedtaper.audit.taper import Declared, Fit
+
+Array = NDArray[np.float64]
+ACCUSE = {"updates": 3.8, "norms": 3.0}  # standard errors of excess taper that accuse
+SECOND_WITNESS = 2.0  # enough where held-out loss rises too
+RULED_OUT = 0.14  # "as declared" says that an excess of this much is ruled out
+LEAST_ROUNDS = 8
+IDLE_ROUNDS, IDLE_SIZE = 3, 1e-9
+PEERS = 100
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a server saw: (L, rounds) sizes, NaN where absent, and perhaps the updates."""
+
+    norms: Array
+    declared: Declared
+    updates: Array | None = None  # (L, rounds, d)
+    w: Array | None = None  # (rounds, d), the model each round started from
+    held_out: Mapping[int, Array] | None = None  # client to held-out loss of its class
+
+    def among(self, clients: NDArray[np.int64]) -> Trace:
+        """Some of the clients."""
+        held = {j: self.held_out[i] for j, i in enumerate(clients) if i in (self.held_out or {})}  # type: ignore[index]
+        moves = None if self.updates is None else self.updates[clients]
+        return Trace(self.norms[clients], self.declared.pick(clients), moves, self.w, held)
+
+    def until(self, rounds: int) -> Trace:
+        """The first rounds."""
+        return Trace(
+            self.norms[:, :rounds],
+            self.declared.pick(slice(None), slice(rounds)),
+            None if self.updates is None else self.updates[:, :rounds],
+            None if self.w is None else self.w[:rounds],
+            {i: loss[:rounds] for i, loss in (self.held_out or {}).items()},
+        )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Verdicts on all clients and the numbers behind them."""
+
+    verdicts: tuple[Verdict, ...]
+    excess: Array
+    error: Array
+    curvature: Array  # relative to the middle client's
+    witness: str  # what the taper was estimated from
+
+
+def judge(trace: Trace) -> Finding:
+    """The verdict on each client."""
+    idle = _idle(trace)
+    copying = noise = np.zeros(len(idle), dtype=bool)
+    if trace.updates is not None:
+        copying = directions.copying(trace.updates)
+        noise = directions.noise(trace.updates, trace.declared.sums) & ~copying
+    plain = ~(idle | copying | noise)
+    excess, error = np.full(len(idle), np.nan), np.full(len(idle), np.nan)
+    curvature, explained = np.ones(len(idle)), np.ones(len(idle))
+    witness = "norms"
+    if plain.any() and trace.norms.shape[1] >= LEAST_ROUNDS:
+        fit, witness = _fit(trace, plain)
+        excess[plain], error[plain], explained[plain] = fit.excess, fit.error, fit.explained
+        curvature[plain] = np.exp(fit.log_curvature - np.median(fit.log_curvature))
+    verdicts: list[Verdict] = []
+    rising = _held_out_rises(trace)
+    for i in range(len(idle)):
+        found = _taper_verdict(excess[i], error[i], ACCUSE[witness], bool(rising[i]))
+        if found == "as declared" and explained[i] < 0.5:
+            found = "cannot tell yet"
+        named = (("idle", idle), ("copying", copying), ("noise", noise))
+        verdicts.append(next((name for name, flags in named if flags[i]), found))  # type: ignore[arg-type]
+    return Finding(tuple(verdicts), excess, error, curvature, witness)
+
+
+def since(trace: Trace, final: Finding) -> list[int | None]:
+    """The round (counted from 1) from which on each accusation has held, looked at now and then.
+
+    The past is judged among the accused and at most PEERS others: enough to compare with.
+    """
+    accused = np.array([verdict in ACCUSATIONS for verdict in final.verdicts])
+    chosen = np.flatnonzero(accused | (np.cumsum(~accused) <= PEERS))
+    past, last = trace.among(chosen), trace.norms.shape[1]
+    standing = {j: i for j, i in enumerate(chosen) if accused[i]}
+    out: list[int | None] = [last if flag else None for flag in accused]
+    looks = np.unique(np.geomspace(min(LEAST_ROUNDS, last), last, 12).round().astype(int))[:-1]
+    for look in looks[::-1]:
+        if not standing:
+            break
+        then = judge(past.until(int(look))).verdicts
+        standing = {j: i for j, i in standing.items() if then[j] == final.verdicts[i]}
+        for i in standing.values():
+            out[i] = int(look)
+    return out
+
+
+def _taper_verdict(excess: float, error: float, accuse: float, loss_rises: bool) -> Verdict:
+    if not np.isfinite(error):
+        return "cannot tell yet"
+    score = excess / error
+    if score > accuse or (loss_rises and score > SECOND_WITNESS):
+        return "fading"
+    if score < -accuse - 1:
+        return "rising"
+    return "as declared" if excess + 1.96 * error < RULED_OUT else "cannot tell yet"
+
+
+def _fit(trace: Trace, plain: NDArray[np.bool_]) -> tuple[Fit, str]:
+    """The taper from the updates where their model explains them, else from their sizes."""
+    declared = trace.declared.pick(plain)
+    stretch = taper.bins(declared.log_n[0])
+    merged = Declared(
+        *(taper.averaged(f, stretch, 1) for f in (
+            declared.sums, declared.squares, declared.log_n, declared.largest
+        ))
+    )  # fmt: skip
+    norms = trace.norms[plain]
+    there = np.isfinite(norms)
+    each = np.stack([np.bincount(stretch, row, stretch[-1] + 1) for row in there.astype(float)])
+    if trace.updates is not None and trace.w is not None:
+        u = taper.averaged(trace.updates[plain], stretch, 1)
+        fit = taper.fit_updates(u, taper.averaged(trace.w, stretch, 0), merged, each)
+        if np.median(fit.explained) > 0.8:
+            return fit, "updates"
+    logs = np.log(np.where(there & (norms > 0), norms, np.nan))
+    sizes = np.exp(taper.averaged(logs, stretch, 1))
+    return taper.fit_norms(sizes, merged, each, np.ones(len(norms), dtype=bool)), "norms"
+
+
+def _idle(trace: Trace) -> NDArray[np.bool_]:
+    """Whose last updates, whenever it was there, were nothing at all beside the others'."""
+    relative = trace.norms / trace.declared.sums
+    positive = relative[np.isfinite(relative) & (relative > 0)]
+    usual = float(np.median(positive)) if positive.size else 1.0
+    out = np.zeros(len(relative), dtype=bool)
+    for i, row in enumerate(relative):
+        seen = row[np.isfinite(row)][-IDLE_ROUNDS:]
+        out[i] = len(seen) == IDLE_ROUNDS and bool(np.all(seen <= IDLE_SIZE * usual))
+    return out
+
+
+def _held_out_rises(trace: Trace) -> NDArray[np.bool_]:
+    """Whose class is being forgotten: its held-out loss rises over the last half (Kendall)."""
+    out = np.zeros(len(trace.norms), dtype=bool)
+    for client, loss in (trace.held_out or {}).items():
+        late = loss[len(loss) // 2 :]
+        late = late[np.isfinite(late)]
+        count = len(late)
+        if count < LEAST_ROUNDS:
+            continue
+        order = np.sign(late[None, :] - late[:, None])[np.triu_indices(count, 1)].sum()
+        chance = np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+        out[client] = order / chance > 3.0
+    return out
