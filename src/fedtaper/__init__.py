@@ -10,10 +10,13 @@ __version__ = "0.1.0"
 from fedtaper.attackers import After, Copies, Idle, Noise, Tapers
 from fedtaper.audit import Audit, Auditor, ClientAudit, audit
 from fedtaper.config import from_toml, read_toml, to_toml
+from fedtaper.data import Dirichlet, DominantClass, Iid, RareClass
 from fedtaper.errors import AssumptionWarning, FedtaperError, FedtaperWarning, StabilityWarning
 from fedtaper.experiment import Divergence, Experiment, Run
 from fedtaper.influence import Influence, effective_influence, influence
 from fedtaper.local import Proximal, Sgd
+from fedtaper.objectives.custom import Custom
+from fedtaper.objectives.images import ImageClassification
 from fedtaper.objectives.linear import LinearRegression
 from fedtaper.presets import PRESETS
 from fedtaper.report import report
@@ -35,17 +38,23 @@ __all__ = [
     "ClientAudit",
     "Constant",
     "Copies",
+    "Custom",
+    "Dirichlet",
     "Divergence",
+    "DominantClass",
     "Experiment",
     "FedtaperError",
     "FedtaperWarning",
     "Idle",
+    "Iid",
+    "ImageClassification",
     "Influence",
     "LinearRegression",
     "Noise",
     "Normalised",
     "Power",
     "Proximal",
+    "RareClass",
     "Run",
     "Sgd",
     "Stability",

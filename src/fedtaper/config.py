@@ -11,15 +11,18 @@ from typing import Any
 import numpy as np
 
 from fedtaper.attackers import BEHAVIOURS, After
+from fedtaper.data.splits import Dirichlet, DominantClass, Iid, RareClass
 from fedtaper.errors import FedtaperError, nearest
 from fedtaper.experiment import Experiment
 from fedtaper.local import Proximal, Sgd
+from fedtaper.objectives.images import ImageClassification
 from fedtaper.objectives.linear import LinearRegression
 from fedtaper.presets import PRESETS
 from fedtaper.schedules import Constant, Power, Schedule
 from fedtaper.server import Adagrad, Adam, Average, Normalised, Yogi
 
-PROBLEMS = {"linear": LinearRegression}
+PROBLEMS = {"linear": LinearRegression, "images": ImageClassification}
+SPLITS = {"rare": RareClass, "dominant": DominantClass, "iid": Iid, "dirichlet": Dirichlet}
 LOCAL_RULES = {"sgd": Sgd, "proximal": Proximal}
 SERVER_RULES = {
     "average": Average,
@@ -30,25 +33,28 @@ SERVER_RULES = {
 }
 _OWN_TABLES = ("problem", "schedules", "local", "server", "clients")
 TABLES = ("experiment", *_OWN_TABLES)
+CUSTOM = "custom"  # a problem that is code, and so cannot be in a file
 
 
-def read_toml(path: str | Path) -> Experiment:
-    """The experiment that a TOML file describes."""
+def read_toml(path: str | Path, problem: Any = None) -> Experiment:
+    """The experiment that a TOML file describes; ``problem`` where it is code of the user's."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise FedtaperError(f"there is no file {path}") from None
-    except (OSError, UnicodeDecodeError) as problem:
-        raise FedtaperError(f"{path} cannot be read: {problem}") from None
+    except (OSError, UnicodeDecodeError) as trouble:
+        raise FedtaperError(f"{path} cannot be read: {trouble}") from None
     try:
-        return from_toml(text, folder=path.parent)
-    except FedtaperError as problem:
-        raise FedtaperError(f"{path}: {problem}") from None
+        return from_toml(text, folder=path.parent, problem=problem)
+    except FedtaperError as trouble:
+        raise FedtaperError(f"{path}: {trouble}") from None
 
 
-def from_toml(text: str, folder: str | Path = ".") -> Experiment:
+def from_toml(text: str, folder: str | Path = ".", problem: Any = None) -> Experiment:
     """The experiment that a TOML text describes; ``folder`` is where its data files are.
+
+    A problem that is code (``kind = "custom"``) is handed in as ``problem``.
 
     >>> text = '''
     ... [experiment]
@@ -70,8 +76,8 @@ def from_toml(text: str, folder: str | Path = ".") -> Experiment:
     """
     try:
         tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as problem:
-        raise FedtaperError(f"not valid TOML: {problem}") from None
+    except tomllib.TOMLDecodeError as trouble:
+        raise FedtaperError(f"not valid TOML: {trouble}") from None
     _known("table", tree, TABLES, where="the file")
     for name in ("experiment", "problem", "schedules"):
         if name not in tree:
@@ -87,7 +93,7 @@ def from_toml(text: str, folder: str | Path = ".") -> Experiment:
                 f"{nearest(str(preset), PRESETS)}"
             )
         settings = PRESETS[preset] | settings
-    objective = _problem(dict(_table(tree, "problem")), Path(folder))
+    objective = _problem(dict(_table(tree, "problem")), Path(folder), problem)
     for name, rules in (("local", LOCAL_RULES), ("server", SERVER_RULES)):
         if name in tree:
             settings[name] = _rule(dict(_table(tree, name)), rules, f"[{name}]")
@@ -102,15 +108,18 @@ def from_toml(text: str, folder: str | Path = ".") -> Experiment:
 def to_toml(experiment: Experiment, data: str | None = None) -> str:
     """The experiment as TOML, every setting resolved; ``data`` names a file of its arrays."""
     problem = experiment.problem
-    kind = next((k for k, v in PROBLEMS.items() if isinstance(problem, v)), None)
-    if kind is None:
-        raise FedtaperError(f"a {type(problem).__name__} cannot be written as TOML")
-    if problem.arrays is not None and data is None:
+    kind = next((k for k, v in PROBLEMS.items() if isinstance(problem, v)), CUSTOM)
+    if getattr(problem, "arrays", None) is not None and data is None:
         raise FedtaperError("a problem with data of your own needs a file to keep it in: data=")
     skip = {"arrays"} | ({"num_clients", "dim", "samples"} if data else set())
+    if isinstance(problem, ImageClassification) and not isinstance(problem.model, str):
+        kind = CUSTOM
+    found = {} if kind == CUSTOM else _settings(problem, skip)
+    if kind == "images":
+        found["client_samples"] = problem.sizes.tolist()
     tree: dict[str, Any] = {
         "experiment": _settings(experiment, skip=set(_OWN_TABLES)),
-        "problem": {"kind": kind} | ({"data": data} if data else {}) | _settings(problem, skip),
+        "problem": {"kind": kind} | ({"data": data} if data else {}) | found,
         "local": _named(experiment.local, LOCAL_RULES),
         "server": _named(experiment.server, SERVER_RULES),
     }
@@ -127,8 +136,15 @@ def to_toml(experiment: Experiment, data: str | None = None) -> str:
     return "\n".join(lines)
 
 
-def _problem(table: dict[str, Any], folder: Path) -> Any:
+def _problem(table: dict[str, Any], folder: Path, given: Any = None) -> Any:
     kind = table.pop("kind", "linear")
+    if kind == CUSTOM:
+        if given is None:
+            raise FedtaperError(
+                "its problem is code of your own (a model, a loss), which no file can hold: "
+                "hand it in, as in ft.load(folder, problem=...)"
+            )
+        return given
     if kind not in PROBLEMS:
         raise FedtaperError(
             f"there is no problem kind {kind!r}: use one of {', '.join(PROBLEMS)}"
@@ -138,7 +154,13 @@ def _problem(table: dict[str, Any], folder: Path) -> Any:
     data = table.pop("data", None)
     allowed = {f.name for f in fields(cls)} - {"arrays"}
     _known("key", table, {*allowed, "kind", "data"}, where="[problem]")
+    if "split" in table:
+        if not isinstance(table["split"], dict):
+            raise FedtaperError('[problem]: split is a table, such as { kind = "rare", rare = 6 }')
+        table["split"] = _rule(dict(table["split"]), SPLITS, "[problem] split")
     if data is not None:
+        if cls is not LinearRegression:
+            raise FedtaperError(f'[problem]: data belongs to kind = "linear", not {kind!r}')
         x, y = read_data(folder / str(data))
         return _build(cls.from_arrays, {"x": x, "y": y, **table}, "[problem]")
     return _build(cls, table, "[problem]")
@@ -169,8 +191,8 @@ def read_data(path: Path) -> tuple[list[np.ndarray[Any, Any]], list[np.ndarray[A
         raise FedtaperError(f"{path} has no array {missing}") from None
     except FedtaperError:
         raise
-    except (OSError, ValueError) as problem:
-        raise FedtaperError(f"{path} cannot be read as numbers: {problem}") from None
+    except (OSError, ValueError) as trouble:
+        raise FedtaperError(f"{path} cannot be read as numbers: {trouble}") from None
 
 
 def _schedules(found: Any, num_clients: int) -> list[Schedule]:
@@ -228,19 +250,24 @@ def _behaviours(table: dict[str, Any]) -> dict[int, Any]:
 
 def _behaviour_settings(behaviour: Any) -> dict[str, Any]:
     late = isinstance(behaviour, After)
-    found = _named(behaviour.then if late else behaviour, BEHAVIOURS)
+    what = behaviour.then if late else behaviour
+    kind = next((k for k, v in BEHAVIOURS.items() if type(what) is v), None)
+    if kind is None:
+        raise FedtaperError(f"a behaviour of your own ({type(what).__name__}) cannot be TOML")
+    found = {f.name: getattr(what, f.name) for f in fields(what)}
     if "schedule" in found:
         found["schedule"] = _settings(found["schedule"], set())
+    found = {"kind": kind} | {k: v for k, v in found.items() if v is not None}
     return found | ({"after": behaviour.round} if late else {})
 
 
 def _build(make: Any, settings: dict[str, Any], where: str) -> Any:
     try:
         return make(**settings)
-    except FedtaperError as problem:
-        raise FedtaperError(f"{where}: {problem}") from None
-    except (TypeError, ValueError) as problem:
-        text = str(problem).replace(f"{getattr(make, '__name__', '')}.__init__() ", "")
+    except FedtaperError as trouble:
+        raise FedtaperError(f"{where}: {trouble}") from None
+    except (TypeError, ValueError) as trouble:
+        text = str(trouble).replace(f"{getattr(make, '__name__', '')}.__init__() ", "")
         raise FedtaperError(f"{where}: {text}") from None
 
 
@@ -262,7 +289,7 @@ def _known(what: str, found: Any, known: Any, where: str) -> None:
 def _settings(record: Any, skip: set[str]) -> dict[str, Any]:
     found = {f.name: getattr(record, f.name) for f in fields(record) if f.name not in skip}
     return {
-        k: _named(v, SERVER_RULES) if isinstance(v, (Average, Normalised)) else v
+        k: _named(v, SERVER_RULES | SPLITS) if hasattr(v, "__dataclass_fields__") else v
         for k, v in found.items()
         if v is not None
     }

@@ -81,3 +81,23 @@ def normals(seed: int, client: int, round_: int, count: int) -> NDArray[np.float
 def generator(seed: int, *place: int) -> np.random.Generator:
     """A NumPy generator for set-up work (data, first models), keyed by place."""
     return np.random.default_rng(np.random.SeedSequence((seed, *place)))
+
+
+def shuffle(seed: int, client: int, round_: int, epoch: int, size: int) -> NDArray[np.int64]:
+    """The order in which a client goes through its samples in one epoch: a permutation.
+
+    >>> shuffle(0, 1, 2, 0, 5).tolist() == shuffle(0, 1, 2, 0, 5).tolist()
+    True
+    """
+    with np.errstate(over="ignore"):
+        key = stream_key(np.uint64(seed), np.uint64(client), np.uint64(round_)) ^ GOLDEN
+        count = np.arange(epoch * size + 1, (epoch + 1) * size + 1, dtype=np.uint64)
+        return np.argsort(mix(key + count * GOLDEN), kind="stable").astype(np.int64)
+
+
+def uniforms(seed: int, client: int, round_: int, count: int) -> NDArray[np.float64]:
+    """Uniform numbers in [0, 1) for a client's augmentations in one round."""
+    with np.errstate(over="ignore"):
+        key = stream_key(np.uint64(seed), np.uint64(client), np.uint64(round_)) ^ _MIX_2
+        u = mix(key + np.arange(1, count + 1, dtype=np.uint64) * GOLDEN)
+    return (u >> np.uint64(11)).astype(np.float64) * 2.0**-53

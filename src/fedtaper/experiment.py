@@ -52,7 +52,8 @@ class Experiment:
         batch_size: samples in a mini-batch (m).
         local: a client's rule.
         server: the server's rule.
-        clock: what the schedules' n counts: local updates, local epochs, or rounds. It never
+        clock: what the schedules' n counts: local updates ("update"), local epochs ("epoch",
+            the default for networks with local_epochs) or rounds ("round"). It never
             restarts. Where clients make different numbers of updates in a round, the clock
             moves on by the largest.
         participation: chance that a client takes part in a round: one, or one for each. The
@@ -76,7 +77,7 @@ class Experiment:
     batch_size: int = 50
     local: LocalRule = field(default_factory=Sgd)
     server: ServerRule = field(default_factory=Average)
-    clock: Clock = "update"
+    clock: Clock | None = None
     participation: float | tuple[float, ...] = 1.0
     clients: Mapping[int, Behaviour] | tuple[tuple[int, Behaviour], ...] = ()
     seed: int = 0
@@ -103,6 +104,9 @@ class Experiment:
             raise FedtaperError("give either local_steps or local_epochs, and not both")
         for value in np.atleast_1d(np.asarray(self.local_steps or self.local_epochs)).tolist():
             whole("local_steps" if self.local_steps else "local_epochs", value)
+        if self.clock is None:
+            own = getattr(self.problem, "default_clock", "update")
+            object.__setattr__(self, "clock", own if self.local_epochs else "update")
         if self.clock not in CLOCKS:
             raise FedtaperError(f"clock must be one of {', '.join(CLOCKS)}, not {self.clock!r}")
         if self.clock == "epoch" and self.local_epochs is None:
@@ -224,6 +228,47 @@ class Experiment:
             reference=self.reference,
         )
 
+    def groups(self) -> list[ClientGroup]:
+        """Clients that cannot be told apart by their influence, for tables and legends."""
+        effect, limit = self.influence(), self.limit_influence
+        found: dict[Any, list[int]] = {}
+        for i, schedule in enumerate(self.schedules):  # type: ignore[arg-type]
+            factors = (effect.step_sum[i], effect.server_weight[i], effect.participation[i])
+            key = (schedule, *factors, effect.effective[i], limit[i])
+            found.setdefault(key, []).append(i)
+        return [ClientGroup(tuple(who), *key) for key, who in found.items()]
+
+
+@dataclass(frozen=True)
+class ClientGroup:
+    """Clients with one schedule and one influence, in the experiment's last round."""
+
+    clients: tuple[int, ...]
+    schedule: Schedule
+    step_sum: float
+    server_weight: float
+    participation: float
+    effective: float
+    limit: float
+
+    @property
+    def who(self) -> str:
+        """The clients in words, such as "client 0" or "clients 2 to 9"."""
+        if len(self.clients) == 1:
+            return f"client {self.clients[0]}"
+        if self.clients[-1] - self.clients[0] == len(self.clients) - 1:
+            return f"clients {self.clients[0]} to {self.clients[-1]}"
+        return f"clients {', '.join(str(i) for i in self.clients)}"
+
+    @property
+    def taper(self) -> str:
+        """The step size as a formula, such as "0.1 / n^0.76"."""
+        s = self.schedule
+        if s.delta == 0:
+            return f"{s.c:g}"
+        base = f"(n + {s.offset:g})" if s.offset else "n"
+        return f"{s.c:g} / {base}^{s.delta:g}"
+
 
 @dataclass(frozen=True)
 class Divergence:
@@ -249,7 +294,7 @@ class Run:
         round: the recorded rounds, counted from 1 (all of them unless thinned).
         n, t: the clock, and the ODE's time T_k (Eqn17), after each recorded round.
         w: trajectory of the shared model, (rounds, dim), or None where the model is large.
-        w0: the shared model before round 1.
+        w0: the shared model before round 1, or None where the model is large.
         metrics: name to array, one value a recorded round.
         update_norms: size of each client's update, (rounds, L); 0 where it was absent.
         updates: the updates themselves, (rounds, L, dim), where they were asked for.
@@ -257,6 +302,7 @@ class Run:
             seed: cut off).
         engine, seconds: which engine, and how long it took.
         path: the run folder, if it was stored.
+        model: the last shared model as one vector, where w is None.
     """
 
     experiment: Experiment
@@ -266,7 +312,7 @@ class Run:
     n: Array
     t: Array
     w: Array | None
-    w0: Array
+    w0: Array | None
     metrics: dict[str, Array]
     update_norms: Array
     updates: Array | None = None
@@ -275,6 +321,7 @@ class Run:
     seconds: float = 0.0
     path: Path | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
+    model: Array | None = None
 
     def __repr__(self) -> str:
         ends = f", {len(self.diverged)} diverged" if self.diverged else ""

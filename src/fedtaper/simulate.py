@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper import engines, store
+from fedtaper.audit.directions import SKETCH
 from fedtaper.checks import whole
-from fedtaper.engines import State
+from fedtaper.engines import KEEP_DIM, State
 from fedtaper.errors import FedtaperError, nearest
 from fedtaper.experiment import Divergence, Experiment, Run
 from fedtaper.stability import warn_if_unstable
@@ -32,6 +33,8 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     engine: str | None = None,
+    device: str | None = None,
+    precision: str | None = None,
     thin: int | None = None,
     updates: bool = False,
     progress: bool | None = None,
@@ -44,11 +47,14 @@ def run(
             leading axis of seeds. The problem, with a seed of its own, is the same for all.
         out: a folder to store the run in. It must not exist, unless resuming.
         resume: go on where a stopped run in ``out`` left off (a finished one is just loaded).
-        engine: "reference" or "compiled"; chosen by the problem and the rules if not given.
+        engine: "reference", "compiled" (regression), "cpu" or "cuda" (networks); chosen by the
+            problem, the rules and the device if not given.
+        device: "cpu" or "cuda"; networks only. By default the CPU.
+        precision: "bf16" (the default) or "float32", on CUDA.
         thin: record every thin-th round (and the last). By default all, unless they would
             take more than 1 GiB.
-        updates: record every client's update, (rounds, L, dim), as ``run.updates``: an audit
-            sees more in directions than in sizes.
+        updates: record every client's update, (rounds, L, dim), as ``run.updates`` (networks: a
+            sketch of it): an audit sees more in directions than in sizes.
         progress: a progress bar; by default where one can be seen and the work is long.
     """
     chosen = _seeds(experiment, seeds)
@@ -56,37 +62,50 @@ def run(
         raise FedtaperError("resume=True needs out=, the folder of the run to go on with")
     if out is not None:
         if resume and store.is_complete(out):
-            return store.load(out)
+            return store.load(out, experiment.problem)
         store.prepare(out, resume=resume)
-    module = _engine(experiment, engine)
+    module = _without_extras(_engine(experiment, engine, device), experiment, updates)
     warn_if_unstable(experiment)
-    thin = _thinning(experiment, chosen, thin, updates)
-    record = _Record(experiment, chosen, seeds is not None, thin, updates)
-    state = engines.init(experiment, chosen)
-    state.keep_updates = updates
-    record.w0 = state.w.copy()
+    thinned = _thinning(experiment, chosen, thin, updates)
+    record = _Record(experiment, chosen, seeds is not None, thinned)
+    state = engines.init(experiment, chosen, updates)
+    record.w0 = state.w.copy() if record.w is not None else None
     seconds = 0.0
     if resume and out is not None:
         seconds = record.restore(state, store.load_checkpoint(out))
     block = _block_rounds(experiment, len(chosen))
+    how = {} if precision is None else {"precision": precision}
+    session = module.start(experiment, state, **how) if hasattr(module, "start") else None
     began = saved = time.perf_counter()
-    with _bar(experiment.rounds, state.round, progress) as moved:
-        try:
+
+    def checkpoint() -> None:
+        if session is not None:
+            session.sync()
+        so_far = seconds + time.perf_counter() - began
+        if out is not None:
+            store.save_checkpoint(out, record.checkpoint(state, so_far))
+
+    try:
+        with _bar(experiment.rounds, state.round, progress) as moved:
             while state.round < experiment.rounds and not np.all(state.dead_round):
                 rounds = min(block, experiment.rounds - state.round)
-                before = state.w.copy()
                 first = state.round
-                record.add(first, before, module.advance(experiment, state, rounds))
+                if session is not None:
+                    record.add(first, None, session.advance(rounds))
+                else:
+                    before = state.w.copy()
+                    record.add(first, before, module.advance(experiment, state, rounds))
                 moved(rounds)
                 if out is not None and time.perf_counter() - saved > CHECKPOINT_SECONDS:
-                    so_far = seconds + time.perf_counter() - began
-                    store.save_checkpoint(out, record.checkpoint(state, so_far))
+                    checkpoint()
                     saved = time.perf_counter()
-        except KeyboardInterrupt:
-            if out is not None:
-                so_far = seconds + time.perf_counter() - began
-                store.save_checkpoint(out, record.checkpoint(state, so_far))
-            raise
+    except KeyboardInterrupt:
+        checkpoint()
+        raise
+    finally:
+        if session is not None:
+            session.sync()
+            session.close()
     name = module.__name__.rsplit(".", 1)[-1]
     made = record.finish(state, name, seconds + time.perf_counter() - began)
     return made if out is None else store.save(made, out)
@@ -95,38 +114,52 @@ def run(
 class _Record:
     """Collects blocks into the arrays of a Run."""
 
-    def __init__(
-        self, e: Experiment, seeds: NDArray[np.int64], many: bool, thin: int, updates: bool
-    ) -> None:
+    def __init__(self, e: Experiment, seeds: NDArray[np.int64], many: bool, thin: int) -> None:
         self.e, self.seeds, self.many = e, seeds, many
         kept = np.arange(thin, e.rounds + 1, thin)
         self.round = kept if kept.size and kept[-1] == e.rounds else np.append(kept, e.rounds)
         shape = (len(seeds), len(self.round))
-        self.w = np.full((*shape, e.problem.dim), np.nan)
+        small = e.problem.dim <= KEEP_DIM or not hasattr(e.problem, "batch_loss")
+        self.w = np.full((*shape, e.problem.dim), np.nan) if small else None
         self.norms = np.full((*shape, e.num_clients), np.nan)
-        self.updates = np.full((*self.norms.shape, e.problem.dim), np.nan) if updates else None
+        self.updates: Array | None = None
         self.metrics: dict[str, Array] = {}
-        self.w0 = np.empty(0)
+        self.w0: Array | None = None
         self.p = e.limit_influence
 
-    def add(self, first: int, before: Array, block: engines.Block) -> None:
-        rounds = block.w.shape[1]
+    def add(self, first: int, before: Array | None, block: engines.Block) -> None:
+        rounds = block.update_norms.shape[1]
         low, high = np.searchsorted(self.round, [first + 1, first + rounds + 1])
         pick = self.round[low:high] - 1 - first
-        p_n = self.e.effective_influence(first, first + rounds)[pick]
+        if block.metrics is not None:
+            found = {name: values[:, pick] for name, values in block.metrics.items()}
+        else:
+            found = self._from_weights(first, before, block, pick)
+        if self.w is not None and block.w is not None:
+            self.w[:, low:high] = block.w[:, pick]
+        self.norms[:, low:high] = block.update_norms[:, pick]
+        if block.updates is not None:
+            self._room_for_updates(block.updates.shape[-1])[:, low:high] = block.updates[:, pick]
+        for name, values in found.items():
+            if name not in self.metrics:
+                self.metrics[name] = np.full(self.norms.shape[:2], np.nan)
+            self.metrics[name][:, low:high] = values
+
+    def _room_for_updates(self, width: int) -> Array:
+        if self.updates is None:
+            self.updates = np.full((*self.norms.shape, width), np.nan)
+        return self.updates
+
+    def _from_weights(
+        self, first: int, before: Array | None, block: engines.Block, pick: Any
+    ) -> dict[str, Array]:
+        assert block.w is not None and before is not None
+        p_n = self.e.effective_influence(first, first + block.w.shape[1])[pick]
         last = np.where(pick[:, None] > 0, block.w[:, pick - 1], before[:, None, :])
         w = block.w[:, pick]
         with np.errstate(over="ignore", invalid="ignore"):
             found = {"change": np.linalg.norm(w - last, axis=-1)}
-            found |= self.e.problem.metrics(w, p_n, self.p)
-        self.w[:, low:high] = w
-        self.norms[:, low:high] = block.update_norms[:, pick]
-        if self.updates is not None and block.updates is not None:
-            self.updates[:, low:high] = block.updates[:, pick]
-        for name, values in found.items():
-            if name not in self.metrics:
-                self.metrics[name] = np.full(self.w.shape[:2], np.nan)
-            self.metrics[name][:, low:high] = values
+            return found | self.e.problem.metrics(w, p_n, self.p)
 
     def checkpoint(self, state: State, seconds: float) -> dict[str, Any]:
         done = int(np.searchsorted(self.round, state.round, side="right"))
@@ -136,11 +169,12 @@ class _Record:
             kept["last"] = state.last
         if self.updates is not None:
             kept["updates"] = self.updates[:, :done]
+        if self.w is not None:
+            parts["w"] = self.w[:, :done]
         return {
             "state_round": state.round, "state_w": state.w, "seconds": seconds,
             "seeds": self.seeds, "round": self.round, "dead_round": state.dead_round,
-            "dead_client": state.dead_client, "w": self.w[:, :done],
-            "norms": self.norms[:, :done], **parts, **kept,
+            "dead_client": state.dead_client, "norms": self.norms[:, :done], **parts, **kept,
         }  # fmt: skip
 
     def restore(self, state: State, saved: dict[str, Any] | None) -> float:
@@ -156,17 +190,19 @@ class _Record:
         state.round, state.w = int(saved["state_round"]), saved["state_w"]
         state.memory = tuple(saved[f"memory_{i}"] for i in range(len(state.memory)))
         state.dead_round, state.dead_client = saved["dead_round"], saved["dead_client"]
+        done = saved["norms"].shape[1]
+        self.norms[:, :done] = saved["norms"]
+        if self.w is not None:
+            self.w[:, :done] = saved["w"]
         if state.last is not None:
             state.last = saved["last"]
-        done = saved["w"].shape[1]
-        if self.updates is not None:
+        if state.keep_updates:
             if "updates" not in saved:
                 raise FedtaperError("the stopped run did not record updates: resume without them")
-            self.updates[:, :done] = saved["updates"]
-        self.w[:, :done], self.norms[:, :done] = saved["w"], saved["norms"]
+            self._room_for_updates(saved["updates"].shape[-1])[:, :done] = saved["updates"]
         for key in saved:
             if key.startswith("metric_"):
-                full = np.full(self.w.shape[:2], np.nan)
+                full = np.full(self.norms.shape[:2], np.nan)
                 full[:, :done] = saved[key]
                 self.metrics[key.removeprefix("metric_")] = full
         return float(saved["seconds"])
@@ -184,8 +220,9 @@ class _Record:
             round=self.round[keep],
             n=(self.round[keep] * e.period).astype(np.float64),
             t=_ode_time(e, self.round[keep]),
-            w=pick(self.w),
-            w0=self.w0 if self.many else self.w0[0],
+            w=None if self.w is None else pick(self.w),
+            w0=self.w0 if self.many or self.w0 is None else self.w0[0],
+            model=(state.w if self.many else state.w[0]) if self.w is None else None,
             metrics={name: pick(values) for name, values in self.metrics.items()},
             update_norms=pick(self.norms),
             updates=None if self.updates is None else pick(self.updates),
@@ -231,11 +268,19 @@ def _seeds(e: Experiment, seeds: Iterable[int] | None) -> NDArray[np.int64]:
     return np.array(chosen, dtype=np.int64)
 
 
-def _engine(e: Experiment, name: str | None) -> ModuleType:
-    known = ("reference", "compiled")
+def _engine(e: Experiment, name: str | None, device: str | None = None) -> ModuleType:
+    known = ("reference", "compiled", "cpu", "cuda")
     if name not in (None, *known):
         raise FedtaperError(
             f"there is no engine {name!r}: use {' or '.join(known)}{nearest(str(name), known)}"
+        )
+    if device not in (None, "cpu", "cuda"):
+        raise FedtaperError(f'device must be "cpu" or "cuda", not {device!r}')
+    if hasattr(e.problem, "batch_loss") and name != "reference":
+        return _network_engine(name or device or "cpu")
+    if "cuda" in (name, device) or name == "cpu":
+        raise FedtaperError(
+            'regression runs on the CPU: use engine="compiled" or "reference", no device'
         )
     if name != "reference":
         from fedtaper.engines import compiled
@@ -252,16 +297,42 @@ def _engine(e: Experiment, name: str | None) -> ModuleType:
     return reference
 
 
+def _without_extras(module: ModuleType, e: Experiment, updates: bool) -> ModuleType:
+    """Refuse what an engine cannot do, before any work."""
+    if module.__name__.endswith("cuda") and (updates or e.clients):
+        raise FedtaperError(
+            'the CUDA engine neither records updates nor simulates clients=: use device="cpu"'
+        )
+    return module
+
+
+def _network_engine(name: str) -> ModuleType:
+    if name == "cpu":
+        from fedtaper.engines import cpu
+
+        return cpu
+    if name == "cuda":
+        from fedtaper.engines import cuda
+
+        cuda.check()
+        return cuda
+    raise FedtaperError(f'the {name} engine knows no networks: use "cpu", "cuda" or "reference"')
+
+
 def _thinning(e: Experiment, seeds: NDArray[np.int64], thin: int | None, updates: bool) -> int:
     if thin is not None:
         whole("thin", thin)
         return thin
-    per_client = e.num_clients * (1 + updates * e.problem.dim)
-    per_round = 8 * (e.problem.dim + per_client + 5) * len(seeds)
+    kept = 0 if hasattr(e.problem, "batch_loss") else e.problem.dim
+    width = min(e.problem.dim, SKETCH) if hasattr(e.problem, "batch_loss") else e.problem.dim
+    per_client = e.num_clients * (1 + updates * width)
+    per_round = 8 * (kept + per_client + 5) * len(seeds)
     return int(np.ceil(per_round * e.rounds / KEEP_BYTES))
 
 
 def _block_rounds(e: Experiment, seeds: int) -> int:
+    if hasattr(e.problem, "batch_loss"):
+        return 1
     per_round = int(e.steps.sum()) * e.batch_size * seeds * max(1.0, e.problem.dim / 3)
     return int(np.clip(BLOCK_SAMPLES / per_round, 1, 20_000))
 

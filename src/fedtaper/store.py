@@ -2,7 +2,8 @@
 
 A run folder holds ``config.toml`` (every setting resolved), ``run.npz`` (the arrays),
 ``metrics.csv`` (one row a round, for one seed), ``provenance.json`` (version, command,
-settings, machine, time), and ``checkpoint.npz`` while it is unfinished. Files are written
+settings, machine, time), ``model.npz`` (the last model, where it is too large for the
+trajectory to be kept), and ``checkpoint.npz`` while it is unfinished. Files are written
 beside their place and then moved there, so a kill or a full disk never leaves half a file.
 """
 
@@ -28,7 +29,7 @@ from fedtaper.errors import FedtaperError
 from fedtaper.experiment import Divergence, Run
 
 CONFIG, ARRAYS, METRICS, PROVENANCE = "config.toml", "run.npz", "metrics.csv", "provenance.json"
-CHECKPOINT, DATA = "checkpoint.npz", "data.npz"
+CHECKPOINT, DATA, MODEL = "checkpoint.npz", "data.npz", "model.npz"
 
 
 def prepare(out: str | Path, resume: bool = False) -> Path:
@@ -45,9 +46,15 @@ def prepare(out: str | Path, resume: bool = False) -> Path:
         probe = out / ".writable"
         probe.touch()
         probe.unlink()
-    except OSError as problem:
-        raise FedtaperError(f"{out} is not writable: {problem.strerror}") from None
+    except OSError as trouble:
+        raise FedtaperError(f"{out} is not writable: {trouble.strerror}") from None
     return out
+
+
+def clear(out: str | Path) -> None:
+    """Remove a stored run from a folder: the files that make it up, and nothing else."""
+    for name in (CONFIG, ARRAYS, METRICS, PROVENANCE, CHECKPOINT, DATA):
+        (Path(out) / name).unlink(missing_ok=True)
 
 
 def is_complete(out: str | Path) -> bool:
@@ -71,16 +78,18 @@ def save(run: Run, out: str | Path) -> Run:
     if not run.many:
         write_text(out / METRICS, metrics_csv(run))
     arrays = {f"metric_{k}": v for k, v in run.metrics.items()}
-    arrays |= {"round": run.round, "n": run.n, "t": run.t, "w0": run.w0}
-    arrays |= {"update_norms": run.update_norms} | ({} if run.w is None else {"w": run.w})
-    arrays |= {} if run.updates is None else {"updates": run.updates}
+    arrays |= {"round": run.round, "n": run.n, "t": run.t, "update_norms": run.update_norms}
+    kept = {"w": run.w, "w0": run.w0, "updates": run.updates}
+    arrays |= {name: array for name, array in kept.items() if array is not None}
+    if run.model is not None:
+        _write(out / MODEL, _npz({"model": run.model.astype(np.float32)}))
     _write(out / ARRAYS, _npz(arrays))
     (out / CHECKPOINT).unlink(missing_ok=True)
     return replace(run, path=out, provenance=notes)
 
 
-def load(folder: str | Path) -> Run:
-    """The run stored in a folder."""
+def load(folder: str | Path, problem: Any = None) -> Run:
+    """The run stored in a folder; ``problem`` where it is code of the user's own."""
     folder = Path(folder)
     if not is_complete(folder):
         hint = " (unfinished: go on with resume)" if (folder / CHECKPOINT).is_file() else ""
@@ -91,14 +100,14 @@ def load(folder: str | Path) -> Run:
             arrays = {name: found[name] for name in found.files}
         diverged = tuple(Divergence(**d) for d in notes["diverged"])
         return Run(
-            experiment=read_toml(folder / CONFIG),
+            experiment=read_toml(folder / CONFIG, problem),
             seeds=tuple(notes["seeds"]),
             many=bool(notes["many"]),
             round=arrays["round"],
             n=arrays["n"],
             t=arrays["t"],
             w=arrays.get("w"),
-            w0=arrays["w0"],
+            w0=arrays.get("w0"),
             metrics={
                 k.removeprefix("metric_"): v for k, v in arrays.items() if k.startswith("metric_")
             },
@@ -109,11 +118,19 @@ def load(folder: str | Path) -> Run:
             seconds=notes["seconds"],
             path=folder,
             provenance=notes,
+            model=_stored_model(folder),
         )
     except FedtaperError:
         raise
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise FedtaperError(f"{folder} is damaged: {problem}") from None
+    except (OSError, ValueError, KeyError, TypeError) as trouble:
+        raise FedtaperError(f"{folder} is damaged: {trouble}") from None
+
+
+def _stored_model(folder: Path) -> Any:
+    if not (folder / MODEL).is_file():
+        return None
+    with np.load(folder / MODEL, allow_pickle=False) as found:
+        return found["model"]
 
 
 def provenance(run: Run) -> dict[str, Any]:
@@ -178,8 +195,8 @@ def load_checkpoint(out: str | Path) -> dict[str, Any] | None:
     try:
         with np.load(path, allow_pickle=False) as found:
             return {name: found[name] for name in found.files}
-    except (OSError, ValueError) as problem:
-        raise FedtaperError(f"{path} is damaged: {problem}") from None
+    except (OSError, ValueError) as trouble:
+        raise FedtaperError(f"{path} is damaged: {trouble}") from None
 
 
 def write_text(path: Path, text: str) -> None:
@@ -198,6 +215,6 @@ def _write(path: Path, content: bytes) -> None:
     try:
         beside.write_bytes(content)
         beside.replace(path)
-    except OSError as problem:
+    except OSError as trouble:
         beside.unlink(missing_ok=True)
-        raise FedtaperError(f"{path} cannot be written: {problem.strerror}") from None
+        raise FedtaperError(f"{path} cannot be written: {trouble.strerror}") from None

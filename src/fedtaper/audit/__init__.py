@@ -102,7 +102,6 @@ class Auditor:
         self._declared: list[Array] = []  # (4, L) a round
         self._updates: list[Array] = []
         self._w: list[Array] = []
-        self._projection: Array | None = None
 
     def add(
         self,
@@ -151,18 +150,12 @@ class Auditor:
             )
 
     def _keep(self, moves: Array, w: Array | None) -> None:
-        if not self._updates:
-            self._projection = sketch(moves.shape[1])
-        if w is None:
-            mean = np.nan_to_num(self._updates[-1]).mean(axis=0) if self._updates else None
-            last = self._w[-1] + mean if self._w else np.zeros(self._width(moves))
-            self._w.append(last)
+        small = sketch(moves)
+        if w is None and self._w:
+            self._w.append(self._w[-1] + np.nan_to_num(self._updates[-1]).mean(axis=0))
         else:
-            self._w.append(w if self._projection is None else w @ self._projection)
-        self._updates.append(moves if self._projection is None else moves @ self._projection)
-
-    def _width(self, moves: Array) -> int:
-        return moves.shape[1] if self._projection is None else self._projection.shape[1]
+            self._w.append(np.zeros(small.shape[1]) if w is None else sketch(w))
+        self._updates.append(small)
 
     def result(self, level: float = 0.95) -> Audit:
         """The verdicts so far."""
@@ -182,7 +175,12 @@ class Auditor:
 
 
 def _assemble(
-    trace: Trace, declared_p: Array, deltas: Array, rounds: NDArray[np.int64], n: Array, level: float
+    trace: Trace,
+    declared_p: Array,
+    deltas: Array,
+    rounds: NDArray[np.int64],
+    n: Array,
+    level: float,
 ) -> Audit:
     if not 0 < level < 1:
         raise FedtaperError(f"level must lie between 0 and 1, not {level!r}")
@@ -195,20 +193,27 @@ def _assemble(
     log_n = trace.declared.log_n[:, -1]
     records = []
     for i, verdict in enumerate(found.verdicts):
-        none = 0.0 if verdict == "idle" else np.nan
-        ratio = [none] * 3 if np.isnan(found.excess[i]) else [
-            float(np.exp(-e * log_n[i])) for e in (found.excess[i], high[i], low[i])
-        ]  # fmt: skip
-        p = [declared_p[i] * r for r in ratio]
-        delta = [float(deltas[i] + e) for e in (found.excess[i], low[i], high[i])]
-        score = found.excess[i] / found.error[i]
-        crossed = None if held[i] is None else int(rounds[held[i] - 1])
+        none = 0.0 if verdict == "idle" else float("nan")
+        ratios = np.exp(-np.array([found.excess[i], high[i], low[i]]) * log_n[i])
+        p = declared_p[i] * np.where(np.isnan(ratios), none, ratios)
+        crossed = held[i]
         records.append(
             ClientAudit(
-                i, verdict, float(deltas[i]), *delta, float(declared_p[i]), *p, float(score),
-                crossed, _notes(verdict, found, i, trace),
+                client=i,
+                verdict=verdict,
+                declared_delta=float(deltas[i]),
+                delta=float(deltas[i] + found.excess[i]),
+                delta_low=float(deltas[i] + low[i]),
+                delta_high=float(deltas[i] + high[i]),
+                declared_p=float(declared_p[i]),
+                p=float(p[0]),
+                p_low=float(p[1]),
+                p_high=float(p[2]),
+                evidence=float(found.excess[i] / found.error[i]),
+                since=None if crossed is None else int(rounds[crossed - 1]),
+                notes=_notes(verdict, found, i, trace),
             )
-        )  # fmt: skip
+        )
     witness = "norms" if trace.updates is None else "updates"
     return Audit(tuple(records), int(rounds[-1]), float(n[-1]), witness, level)  # type: ignore[arg-type]
 
@@ -248,11 +253,11 @@ def _from_run(
     a, clock = e.step_sizes(0, last)[index], e.clock_values(0, last)[index]
     moves = start = None
     consecutive = last == len(run.round)
-    if run.updates is not None and run.w is not None and consecutive:
-        project = sketch(run.updates.shape[-1])
-        models = np.concatenate([run.w0[pick][None], run.w[pick][:-1]])
-        moves = np.where(there[..., None], run.updates[pick], np.nan).transpose(1, 0, 2)
-        moves, start = (moves, models) if project is None else (moves @ project, models @ project)
+    if run.updates is not None and consecutive:
+        found = np.where(there[..., None], run.updates[pick], np.nan)
+        moves = sketch(found).transpose(1, 0, 2)
+        if run.w is not None and run.w0 is not None:
+            start = sketch(np.concatenate([run.w0[pick][None], run.w[pick][:-1]]))
     trace = Trace(
         norms.T,
         _as_declared(a, clock),
@@ -301,9 +306,7 @@ def _check_shapes(
         if array is not None and array.shape != shape:
             raise FedtaperError(f"{name} has shape {array.shape}; it must be {shape}")
     if updates is not None and updates.shape[:2] != (rounds, count):
-        raise FedtaperError(
-            f"updates has shape {updates.shape}; it must be ({rounds}, {count}, d)"
-        )
+        raise FedtaperError(f"updates has shape {updates.shape}; it must be ({rounds}, {count}, d)")
     if w is not None and (updates is None or w.shape != (rounds, updates.shape[2])):
         raise FedtaperError("w needs updates, and one model a round of their length")
     if np.any(norms < 0):

@@ -7,21 +7,27 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-SKETCH = 16  # updates of more numbers than this are audited by a fixed projection to as many
+SKETCH = 16  # updates of more numbers than this are audited by a sketch of as many
 LEAST = 12  # rounds that a verdict on directions needs
 ALIKE = 0.98  # cosine from which an update is a copy
+SMALL = 0.25  # size beside the others' below which a lack of direction proves nothing
 CHANCE = 0.001  # how often chance alone may give noise a direction
 
 
-def sketch(dim: int) -> Array | None:
-    """The projection (dim, SKETCH) for large models, the same at each call; None for small.
+def sketch(updates: Array) -> Array:
+    """Updates (..., d) as SKETCH numbers each, (..., SKETCH): a fixed linear map.
 
-    Rows of a random projection keep what the audit uses, linear relations between updates,
-    exactly, and angles well enough; an auditor then keeps O(clients) numbers a round.
+    Each number is a sum of entries with random signs. A linear map keeps what the audit uses,
+    linear relations between updates, exactly, and angles well enough; so an auditor keeps
+    O(clients) numbers a round, however large the model. Small updates are left as they are.
     """
+    dim = updates.shape[-1]
     if dim <= SKETCH:
-        return None
-    return np.random.default_rng(20_240_601).normal(size=(dim, SKETCH)) / np.sqrt(SKETCH)
+        return updates
+    signs = np.random.default_rng(20_240_601).integers(0, 2, dim) * 2.0 - 1.0
+    padded = np.zeros((*updates.shape[:-1], -(-dim // SKETCH) * SKETCH))
+    padded[..., :dim] = updates * signs
+    return padded.reshape(*updates.shape[:-1], -1, SKETCH).sum(axis=-2)
 
 
 def copying(updates: Array) -> Flags:
@@ -64,11 +70,17 @@ def noise(updates: Array, sums: Array) -> Flags:
     late = np.arange(rounds) >= rounds // 2
     size = np.linalg.norm(np.nan_to_num(updates), axis=2)
     used = np.isfinite(updates[..., 0]) & late & (size > 0)
-    unit = np.where(used[..., None], np.nan_to_num(updates), 0) / np.maximum(size, 1e-300)[..., None]
+    unit = (
+        np.where(used[..., None], np.nan_to_num(updates), 0) / np.maximum(size, 1e-300)[..., None]
+    )
     count = np.maximum(used.sum(axis=1), 1)
     resultant = (unit.sum(axis=1) ** 2).sum(axis=1) * dim / count
-    relative = np.array([np.median((s / b)[u]) if u.any() else 0 for s, b, u in zip(size, sums, used, strict=True)])
-    comparable = relative > 0.25 * np.median(relative[relative > 0]) if (relative > 0).any() else used[:, 0]
+    scaled = size / sums
+    relative = np.array(
+        [np.median(r[u]) if u.any() else 0.0 for r, u in zip(scaled, used, strict=True)]
+    )
+    usual = float(np.median(relative[relative > 0])) if (relative > 0).any() else 0.0
+    comparable = relative > SMALL * usual
     return (used.sum(axis=1) >= LEAST) & (resultant < chdtri(dim, CHANCE)) & comparable
 
 

@@ -80,8 +80,9 @@ def judge(trace: Trace) -> Finding:
         found = _taper_verdict(excess[i], error[i], ACCUSE[witness], bool(rising[i]))
         if found == "as declared" and explained[i] < 0.5:
             found = "cannot tell yet"
-        named = (("idle", idle), ("copying", copying), ("noise", noise))
-        verdicts.append(next((name for name, flags in named if flags[i]), found))  # type: ignore[arg-type]
+        verdicts.append(
+            "idle" if idle[i] else "copying" if copying[i] else "noise" if noise[i] else found
+        )
     return Finding(tuple(verdicts), excess, error, curvature, witness)
 
 
@@ -114,7 +115,8 @@ def _taper_verdict(excess: float, error: float, accuse: float, loss_rises: bool)
         return "fading"
     if score < -accuse - 1:
         return "rising"
-    return "as declared" if excess + 1.96 * error < RULED_OUT else "cannot tell yet"
+    sure = score > -accuse and excess + 1.96 * error < RULED_OUT
+    return "as declared" if sure else "cannot tell yet"
 
 
 def _fit(trace: Trace, plain: NDArray[np.bool_]) -> tuple[Fit, str]:
@@ -128,7 +130,8 @@ def _fit(trace: Trace, plain: NDArray[np.bool_]) -> tuple[Fit, str]:
     )  # fmt: skip
     norms = trace.norms[plain]
     there = np.isfinite(norms)
-    each = np.stack([np.bincount(stretch, row, stretch[-1] + 1) for row in there.astype(float)])
+    each = np.zeros((len(norms), int(stretch[-1]) + 1))
+    np.add.at(each.T, stretch, there.T)
     if trace.updates is not None and trace.w is not None:
         u = taper.averaged(trace.updates[plain], stretch, 1)
         fit = taper.fit_updates(u, taper.averaged(trace.w, stretch, 0), merged, each)

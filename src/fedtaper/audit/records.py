@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-Verdict = Literal[
-    "as declared", "fading", "rising", "idle", "noise", "copying", "cannot tell yet"
-]
+Verdict = Literal["as declared", "fading", "rising", "idle", "noise", "copying", "cannot tell yet"]
 ACCUSATIONS = ("fading", "rising", "idle", "noise", "copying")
 SIZES_ONLY = (
     "by size alone: a client that sends noise or a copy of the others' updates, at the right "
@@ -69,7 +68,11 @@ class Audit:
     @property
     def caveat(self) -> str:
         """What the witness cannot tell, and what no audit of updates can."""
-        return LIMITS if self.witness == "updates" else f"{SIZES_ONLY[0].upper()}{SIZES_ONLY[1:]}. {LIMITS}"
+        return (
+            LIMITS
+            if self.witness == "updates"
+            else f"{SIZES_ONLY[0].upper()}{SIZES_ONLY[1:]}. {LIMITS}"
+        )
 
     def rows(self) -> list[list[str]]:
         """The table's cells, a heading first."""
@@ -101,4 +104,4 @@ def _cells(c: ClientAudit) -> list[str]:
 
 
 def _interval(value: float, low: float, high: float) -> str:
-    return "-" if value != value else f"{value:.3g} [{low:.3g}, {high:.3g}]"
+    return "-" if math.isnan(value) else f"{value:.3g} [{low:.3g}, {high:.3g}]"

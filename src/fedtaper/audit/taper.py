@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 ROUNDS = 128  # longer traces are averaged over stretches of rounds, evenly in log n
 CURVATURE_SPREAD = {"updates": 1.0, "norms": 0.7}  # prior deviation of log curvature
 EXCESS_SPREAD = 0.5  # prior deviation of the excess
@@ -94,7 +95,7 @@ def fit_updates(updates: Array, w: Array, declared: Declared, rounds_each: Array
     )
 
 
-def fit_norms(norms: Array, declared: Declared, rounds_each: Array, peers: Array) -> Fit:
+def fit_norms(norms: Array, declared: Declared, rounds_each: Array, peers: Flags) -> Fit:
     """From sizes (L, rounds), NaN where absent; ``peers`` marks the clients to lean on."""
     there = (rounds_each > 0) & (np.nan_to_num(norms) > 0)
     log_norms = np.where(there, np.log(np.where(there, norms, 1.0)), 0.0)
@@ -178,8 +179,8 @@ class _Step:
         weighted = w[..., None, None] * both
         self.cross = np.einsum("lk,lkdi->ldi", coefficient, weighted)
         inner = np.einsum("lkdi,lkdj->lij", weighted, both)
-        self.matrix = inner - np.einsum("ldi,ldj->lij", self.cross, self.cross) / (
-            self.pivot[:, None, None]
+        self.matrix = (
+            inner - np.einsum("ldi,ldj->lij", self.cross, self.cross) / (self.pivot[:, None, None])
         )
         self.place = np.einsum("lk,lkd->ld", w * coefficient, r)
         plain = np.einsum("lkdi,lkd->lki", weighted, r)
@@ -196,7 +197,7 @@ class _Step:
 
     def inverse(self, prior: Array) -> Array:
         """Covariance of (log curvature, excess) if the model holds."""
-        return np.linalg.inv(self._penalised(prior))
+        return np.asarray(np.linalg.inv(self._penalised(prior)), dtype=np.float64)
 
     def solve(self, prior: Array, off: Array, excess: Array) -> tuple[Array, Array, Array]:
         """The moves, kept short enough to stay where the linearisation holds."""
@@ -235,7 +236,7 @@ def _drift(spread: float) -> float:
 
 
 def _learn(
-    curvature: Array, variance: Array, spread: float, centre: float, peers: Array
+    curvature: Array, variance: Array, spread: float, centre: float, peers: Flags
 ) -> tuple[float, float]:
     """How alike the clients' curvatures are, learnt from them (one step of EM)."""
     if peers.sum() < 4:
@@ -275,7 +276,7 @@ def _start_updates(
 
 
 def _start_norms(
-    log_norms: Array, there: Array, late: Array, declared: Declared, peers: Array
+    log_norms: Array, there: Flags, late: Flags, declared: Declared, peers: Flags
 ) -> float:
     """One curvature for all: the one whose bend the middle client follows best."""
     found = []

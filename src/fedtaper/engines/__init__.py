@@ -1,4 +1,9 @@
-"""Ways to run an Experiment. Each module has two verbs: ``init`` and ``advance``."""
+"""Ways to run an Experiment: ``init`` makes a State, an engine's ``advance`` moves it on.
+
+An engine that keeps models on workers or on a device has ``start`` in place of ``advance``: it
+gives an object with ``advance(rounds)``, ``sync()``, which brings the State up to date, and
+``close()``.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,7 @@ from numpy.typing import NDArray
 from fedtaper.attackers import needs_last
 
 Array = NDArray[np.float64]
+KEEP_DIM = 20_000  # networks up to this size keep their trajectory in the Run
 
 
 @dataclass
@@ -31,19 +37,20 @@ class State:
 class Block:
     """What a stretch of rounds left behind."""
 
-    w: Array  # (seeds, rounds, d)
+    w: Array | None  # (seeds, rounds, d); None where the model is large
     update_norms: Array  # (seeds, rounds, L)
+    metrics: dict[str, Array] | None = None  # each (seeds, rounds); None: computed from w
     updates: Array | None = None  # (seeds, rounds, L, d), if asked for
 
 
-def init(experiment: Any, seeds: NDArray[np.int64]) -> State:
+def init(experiment: Any, seeds: NDArray[np.int64], keep_updates: bool = False) -> State:
     """Before round 1: every seed's shared model is the mean of L first models."""
     w = np.stack([experiment.problem.initial(int(seed)) for seed in seeds])
     none = np.zeros(len(seeds), dtype=np.int64)
     last = None
     if needs_last(experiment.clients):
         last = np.zeros((len(seeds), experiment.num_clients, w.shape[1]))
-    return State(0, seeds, w, experiment.server.init(w), none, none - 1, last)
+    return State(0, seeds, w, experiment.server.init(w), none, none - 1, last, keep_updates)
 
 
 def new_block(experiment: Any, state: State, rounds: int) -> Block:
@@ -51,4 +58,5 @@ def new_block(experiment: Any, state: State, rounds: int) -> Block:
     count, dim = state.w.shape
     shape = (count, rounds, experiment.num_clients)
     updates = np.full((*shape, dim), np.nan) if state.keep_updates else None
-    return Block(np.full((count, rounds, dim), np.nan), np.full(shape, np.nan), updates)
+    w = np.full((count, rounds, dim), np.nan)
+    return Block(w, np.full(shape, np.nan), updates=updates)

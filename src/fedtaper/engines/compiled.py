@@ -20,6 +20,7 @@ from fedtaper import attackers, draws, local, server
 from fedtaper.engines import Block, State, new_block
 
 WIDE = 16  # features from which sums are kept in memory rather than in registers
+TOGETHER = 16  # seeds that one thread moves on side by side, sharing the cached data
 FMA = {"contract"}  # fused multiply-add: no reordering, so results stay reproducible
 _MEAN, _ADAGRAD, _ADAM, _YOGI = range(4)
 _SECOND = {server.Adagrad: _ADAGRAD, server.Adam: _ADAM, server.Yogi: _YOGI}
@@ -58,7 +59,7 @@ def advance(experiment: Any, state: State, rounds: int) -> Block:
     sums = experiment.step_sums(state.round, state.round + rounds)
     weights = experiment.server_weights(sums)
     workers = min(count, os.cpu_count() or 1)
-    parts = np.array_split(np.arange(count), min(count, 4 * workers))
+    parts = np.array_split(np.arange(count), max(workers, count // TOGETHER))
     _advance_seeds(experiment, state, block, a[:0], weights[:0], parts[0][:1])  # compile once
     with ThreadPoolExecutor(workers) as pool:
         for done in [
@@ -93,6 +94,7 @@ def _advance_seeds(e: Any, state: State, block: Block, a: Any, weights: Any, par
     zeros = (0.0,) * (dim if dim <= WIDE else 1)
     none = np.empty((0, 0, 0, 1))
     kind, scale = attackers.tables(e, first, first + rounds)
+    assert block.w is not None
     _rounds(
         e.problem.rows, starts, np.asarray(e.problem.sizes), zeros,
         keys, present, a, e.steps, weights, e.batch_size, e.local.mu, rule, constants,
@@ -139,11 +141,11 @@ def _gradient(rows, start, picks, half, size, w, zeros, out):
         point = tuple_setitem(point, j, w[j])
     even, odd = zeros, zeros
     for q in range(size // 2):
-        row, other = start + np.int64(picks[q]), start + np.int64(picks[half + q])
+        row, other = start + np.uint64(picks[q]), start + np.uint64(picks[half + q])
         even = _add(even, _residual(rows, row, point), rows, row)
         odd = _add(odd, _residual(rows, other, point), rows, other)
     if size % 2:
-        row = start + np.int64(picks[half - 1])
+        row = start + np.uint64(picks[half - 1])
         even = _add(even, _residual(rows, row, point), rows, row)
     for j in range(dim):
         out[j] = even[j] + odd[j]
@@ -155,7 +157,7 @@ def _gradient_wide(rows, start, picks, size, w, out):
     dim = len(out)
     out[:] = 0.0
     for q in range(size):
-        row = start + np.int64(picks[q])
+        row = start + np.uint64(picks[q])
         residual = -rows[row, dim]
         for j in range(dim):
             residual += rows[row, j] * w[j]
@@ -166,18 +168,18 @@ def _gradient_wide(rows, start, picks, size, w, out):
 @njit(inline="always", fastmath=FMA)
 def _server_step(rule, constants, w, update, first_moment, second_moment, z):
     eta, b1, b2, tau = constants
-    for j in range(len(update)):
+    for j in range(w.shape[1]):
         if rule == _MEAN:
-            w[z, j] += update[j]
+            w[z, j] += update[z, j]
             continue
-        m = _momentum(first_moment[z, j], update[j], b1)
+        m = _momentum(first_moment[z, j], update[z, j], b1)
         v = second_moment[z, j]
         if rule == _ADAGRAD:
-            v = _adagrad(v, update[j], b2)
+            v = _adagrad(v, update[z, j], b2)
         elif rule == _ADAM:
-            v = _adam(v, update[j], b2)
+            v = _adam(v, update[z, j], b2)
         else:
-            v = _yogi(v, update[j], b2)
+            v = _yogi(v, update[z, j], b2)
         first_moment[z, j], second_moment[z, j] = m, v
         w[z, j] = _scaled_step(w[z, j], m, v, eta, tau)
 
@@ -209,55 +211,56 @@ def _send(kind, scale, moves, i, last, z, key):
 
 
 @njit(nogil=True, cache=True, fastmath=FMA)
-def _rounds(
+def _rounds(  # noqa: PLR0912 (one loop nest: cutting it up would cost speed)
     rows, starts, sizes, zeros,
     keys, present, a, steps, weights, batch_size, mu, rule, constants,
     w, first_moment, second_moment, first_round, dead_round, dead_client,
     trajectory, update_norms, updates, kind, scales, last,
 ):  # fmt: skip
-    dim = w.shape[1]
-    half = (batch_size + 1) // 2
+    seeds, dim = w.shape
+    half, share = (batch_size + 1) // 2, 1.0 / batch_size
     picks = np.empty(2 * half, dtype=np.uint32)
-    mine, gradient, update = np.empty(dim), np.empty(dim), np.empty(dim)
-    moves = np.zeros((len(starts), dim))
-    for z in range(w.shape[0]):
-        there = z if present.shape[0] > 1 else 0
-        for k in range(a.shape[0]):
-            if dead_round[z] > 0:
-                break
-            update[:] = 0.0
-            for i in range(len(starts)):
+    mine, gradient = np.empty(dim), np.empty(dim)
+    update = np.empty((seeds, dim))
+    moves = np.zeros((seeds, len(starts), dim))
+    for k in range(a.shape[0]):
+        update[:] = 0.0
+        for i in range(len(starts)):
+            start, samples = np.uint64(starts[i]), np.uint64(sizes[i])
+            for z in range(seeds):  # inside the clients: a client's data stays in the cache
+                if dead_round[z] > 0:
+                    continue
                 for j in range(dim):
                     mine[j] = w[z, j]
-                for step in range(steps[i] if present[there, k, i] else 0):
-                    _fill_batch(picks, keys[z, k, i], step, half, np.uint64(sizes[i]))
+                there = present[z if present.shape[0] > 1 else 0, k, i]
+                for step in range(steps[i] if there else 0):
+                    _fill_batch(picks, keys[z, k, i], step, half, samples)
                     if dim == len(zeros):
-                        _gradient(rows, starts[i], picks, half, batch_size, mine, zeros, gradient)
+                        _gradient(rows, start, picks, half, batch_size, mine, zeros, gradient)
                     else:
-                        _gradient_wide(rows, starts[i], picks, batch_size, mine, gradient)
-                    scale = a[k, step, i]
+                        _gradient_wide(rows, start, picks, batch_size, mine, gradient)
                     for j in range(dim):
-                        mean = gradient[j] / batch_size
-                        mine[j] -= scale * _direction(mean, mine[j], w[z, j], mu)
+                        pull = _direction(gradient[j] * share, mine[j], w[z, j], mu)
+                        mine[j] -= a[k, step, i] * pull
                 finite = True
                 for j in range(dim):
-                    moves[i, j] = mine[j] - w[z, j]
+                    moves[z, i, j] = mine[j] - w[z, j]
                     finite &= np.isfinite(mine[j])
-                if not finite:
-                    dead_round[z], dead_client[z] = first_round + k + 1, i
-                    break
-                if present[there, k, i] and (kind[k, i] != _SCALED or scales[k, i] != 1.0):
-                    _send(kind[k, i], scales[k, i], moves, i, last, z, keys[z, k, i])
+                if there and (kind[k, i] != _SCALED or scales[k, i] != 1.0):
+                    _send(kind[k, i], scales[k, i], moves[z], i, last, z, keys[z, k, i])
                 square = 0.0
                 for j in range(dim):
-                    square += moves[i, j] * moves[i, j]
-                    update[j] += weights[k, i] * moves[i, j]
+                    square += moves[z, i, j] * moves[z, i, j]
+                    update[z, j] += weights[k, i] * moves[z, i, j]
                 update_norms[z, k, i] = np.sqrt(square)
-            if dead_round[z] > 0:
-                break
-            _server_step(rule, constants, w, update, first_moment, second_moment, z)
-            trajectory[z, k] = w[z]
-            if updates.shape[0]:
-                updates[z, k] = moves
-            if last.shape[0]:
-                last[z] = moves
+                if not finite:
+                    update_norms[z, k, i] = np.nan
+                    dead_round[z], dead_client[z] = first_round + k + 1, i
+        for z in range(seeds):
+            if dead_round[z] == 0:
+                _server_step(rule, constants, w, update, first_moment, second_moment, z)
+                trajectory[z, k] = w[z]
+                if updates.shape[0]:
+                    updates[z, k] = moves[z]
+                if last.shape[0]:
+                    last[z] = moves[z]

@@ -30,6 +30,8 @@ def _advance_seed(e: Any, state: State, block: Block, s: int, rounds: int) -> No
     weights = e.server_weights(e.step_sums(first, first + rounds))
     present = e.present(first, first + rounds, seed)
     w = state.w[s]
+    trajectory = block.w
+    assert trajectory is not None
     memory = tuple(array[s] for array in state.memory)
     for k in range(rounds):
         if state.dead_round[s]:
@@ -39,9 +41,7 @@ def _advance_seed(e: Any, state: State, block: Block, s: int, rounds: int) -> No
         last = None if state.last is None else state.last[s]
         for i in range(e.num_clients):
             mine = w.copy()
-            for step in range(e.steps[i] if present[k, i] else 0):
-                size = int(e.problem.sizes[i])
-                batch = draws.batch(seed, i, first + k, step, e.batch_size, size)
+            for step, batch in enumerate(_batches(e, seed, i, first + k) if present[k, i] else ()):
                 gradient = e.problem.gradient(i, mine, batch)
                 mine = mine - a[k, step, i] * e.local.direction(gradient, mine, w)
             if not np.all(np.isfinite(mine)):
@@ -59,7 +59,18 @@ def _advance_seed(e: Any, state: State, block: Block, s: int, rounds: int) -> No
             if block.updates is not None:
                 block.updates[s, k] = moves
             w, memory = e.server.step(w, update, memory)
-            block.w[s, k] = w
+            trajectory[s, k] = w
     state.w[s] = w
     for array, value in zip(state.memory, memory, strict=True):
         array[s] = value
+
+
+def _batches(e: Any, seed: int, client: int, round_: int) -> Any:
+    """A client's mini-batches in one round: a network's own, else drawn with replacement."""
+    if hasattr(e.problem, "minibatches"):
+        return e.problem.minibatches(e, seed, client, round_)
+    size = int(e.problem.sizes[client])
+    return (
+        draws.batch(seed, client, round_, step, e.batch_size, size)
+        for step in range(e.steps[client])
+    )

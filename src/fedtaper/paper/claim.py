@@ -66,15 +66,19 @@ class Study:
     seeds: int = 100
     options: dict[str, Any] = field(default_factory=dict)
     say: Callable[[str], None] = lambda text: None
-    _runs: dict[Any, Run] = field(default_factory=dict)
+    _known: dict[Any, Any] = field(default_factory=dict)
 
     def run(self, experiment: Experiment, seeds: Iterable[int] | None = None, **how: Any) -> Run:
         """The experiment over the study's seeds (run once, however many claims ask for it)."""
         chosen = tuple(range(self.seeds) if seeds is None else seeds)
         key = (experiment, chosen, tuple(sorted(how.items())))
-        if key not in self._runs:
-            self._runs[key] = simulate(experiment, seeds=chosen, **how)
-        return self._runs[key]
+        return self.once(key, lambda: simulate(experiment, seeds=chosen, progress=False, **how))
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What ``make`` gives, made once a study: for work that several claims share."""
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]
 
     def figure(self, name: str) -> Path:
         """Where a figure goes; it is listed in the outcome by this path's name."""

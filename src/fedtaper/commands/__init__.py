@@ -1,0 +1,1 @@
+"""What the ``fedtaper`` command does, a file for each family."""

@@ -1,0 +1,63 @@
+"""``fedtaper reproduce`` and ``fedtaper report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedtaper.commands.terminal import console, errors, table
+from fedtaper.report import report as write_report
+
+
+def reproduce(
+    claims: Annotated[
+        list[str] | None, typer.Argument(help="Claims by id, such as R1 R9 [default: all].")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for claims.json and the figures.")] = Path(
+        "reproduced"
+    ),
+    seeds: Annotated[int, typer.Option(min=10, help="Seeds of every claim.")] = 100,
+    list_: Annotated[bool, typer.Option("--list", help="List the claims and stop.")] = False,
+) -> None:
+    """Judge the paper's claims from data.
+
+    Each claim is re-run over many seeds and gets a verdict: reproduced, not-at-this-horizon
+    or not-with-these-settings, with the numbers that decide it and the nearest setting that
+    shows it. Example: fedtaper reproduce R1 R3 --seeds 200
+    """
+    from fedtaper.paper import LEDGER, pick
+    from fedtaper.paper import reproduce as judge
+
+    chosen = pick(LEDGER, claims or [])
+    if list_:
+        table("", ["claim", "statement"], [[c.id, c.statement] for c in chosen], left=2)
+        return
+    with errors.status("") as status:
+        rows = judge(chosen, out, seeds=seeds, say=status.update)
+    table(
+        "",
+        ["claim", "verdict", "what was found", "seconds"],
+        [[r["id"], _coloured(r["verdict"]), r["summary"], f"{r['seconds']:.1f}"] for r in rows],
+        left=3,
+    )
+    console.print(
+        f"\nNumbers and thresholds: {out}/claims.json. As a page: fedtaper report {out}",
+        highlight=False,
+    )
+
+
+def report(
+    sources: Annotated[list[Path], typer.Argument(help="Run folders and claims folders.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Write one self-contained HTML page about runs and claims.
+
+    Example: fedtaper report runs/case3 reproduced --out report.html
+    """
+    console.print(f"Written: {write_report(sources, out)}", highlight=False)
+
+
+def _coloured(verdict: str) -> str:
+    return f"[{'green' if verdict == 'reproduced' else 'yellow'}]{verdict}[/]"
