@@ -18,6 +18,7 @@ from fedtaper.local import Proximal, Sgd
 from fedtaper.objectives.custom import Custom
 from fedtaper.objectives.images import ImageClassification
 from fedtaper.objectives.linear import LinearRegression
+from fedtaper.plan import Fade, Plan, plan
 from fedtaper.presets import PRESETS
 from fedtaper.report import report
 from fedtaper.schedules import Constant, Power
@@ -43,6 +44,7 @@ __all__ = [
     "Divergence",
     "DominantClass",
     "Experiment",
+    "Fade",
     "FedtaperError",
     "FedtaperWarning",
     "Idle",
@@ -52,6 +54,7 @@ __all__ = [
     "LinearRegression",
     "Noise",
     "Normalised",
+    "Plan",
     "Power",
     "Proximal",
     "RareClass",
@@ -66,6 +69,7 @@ __all__ = [
     "from_toml",
     "influence",
     "load",
+    "plan",
     "read_toml",
     "report",
     "run",
