@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ def audit(
     step_sums: ArrayLike | None = None,
     updates: ArrayLike | None = None,
     w: ArrayLike | None = None,
-    held_out: Mapping[int, ArrayLike] | None = None,
+    held_out: ArrayLike | None = None,
     seed: int | None = None,
     level: float = 0.95,
 ) -> Audit:
@@ -52,7 +52,10 @@ def audit(
             ``updates=True`` has them.
         w: the model that each round started from, (rounds, d). By default the running sum of
             the mean update, which is what a server that averages makes of them.
-        held_out: client to the held-out loss of its class, one value a round.
+        held_out: held-out loss (cross-entropy) of the shared model on each client's classes
+            after each round, (rounds, L). A client whose class is learnt sends less, honestly,
+            and one that fades meets a model that is wronger about its class, which hides it;
+            with this both are accounted for. A Run on images has it.
         seed: which seed of a Run over many.
         level: of the intervals.
 
@@ -77,8 +80,11 @@ def audit(
         moves, models = _optional(updates), _optional(w)
         _check_shapes(sizes, clock, sums, moves, models, len(auditor.schedules))
         auditor.extend(sizes, clock, sums, moves, models)
-        for client, loss in (held_out or {}).items():
-            auditor.held_out[client] = list(np.asarray(loss, dtype=np.float64))
+        if held_out is not None:
+            losses = np.asarray(held_out, dtype=np.float64)
+            if losses.shape != sizes.shape:
+                raise FedtaperError(f"held_out has shape {losses.shape}; it must be {sizes.shape}")
+            auditor.held_out = list(losses)
         return auditor.result(level)
     return _assemble(trace, declared_p, deltas, rounds, clock, level)
 
@@ -97,7 +103,7 @@ class Auditor:
     def __init__(self, schedules: Sequence[Schedule]) -> None:
         self.schedules = checked_schedules(schedules)
         self.n: list[float] = []
-        self.held_out: dict[int, list[float]] = {}
+        self.held_out: list[Array] = []
         self._norms: list[Array] = []
         self._declared: list[Array] = []  # (4, L) a round
         self._updates: list[Array] = []
@@ -111,7 +117,7 @@ class Auditor:
         updates: ArrayLike | None = None,
         w: ArrayLike | None = None,
         step_sums: ArrayLike | None = None,
-        held_out: Mapping[int, float] | None = None,
+        held_out: ArrayLike | None = None,
     ) -> None:
         """One round: its sizes (L,), or its updates (L, d), and the clock at its end."""
         moves = _optional(updates)
@@ -126,8 +132,8 @@ class Auditor:
         self._norms.append(sizes)
         self._declared.append(_declared(self.schedules, before, n, _optional(step_sums)))
         self.n.append(float(n))
-        for client, loss in (held_out or {}).items():
-            self.held_out.setdefault(client, []).append(loss)
+        if held_out is not None:
+            self.held_out.append(np.asarray(held_out, dtype=np.float64))
         if moves is not None:
             self._keep(moves, _optional(w))
 
@@ -167,7 +173,7 @@ class Auditor:
             Declared(*np.stack(self._declared, axis=2)),
             np.stack(self._updates, axis=1) if whole else None,
             np.stack(self._w) if whole else None,
-            {i: np.array(loss) for i, loss in self.held_out.items()},
+            np.stack(self.held_out, axis=1) if len(self.held_out) == len(self.n) else None,
         )
         p = influence(self.schedules, n=self.n[-1])
         deltas = np.array([s.delta for s in self.schedules])
@@ -230,11 +236,16 @@ def _notes(verdict: str, found: Finding, i: int, trace: Trace) -> tuple[str, ...
     return tuple(notes)
 
 
+def trace_of(run: Run, seed: int | None = None) -> Trace:
+    """What the server of a run saw."""
+    return _from_run(run, None, seed, None)[0]
+
+
 def _from_run(
     run: Run,
     schedules: Sequence[Schedule] | None,
     seed: int | None,
-    held_out: Mapping[int, ArrayLike] | None,
+    held_out: ArrayLike | None,
 ) -> tuple[Trace, Array, Array, NDArray[np.int64], Array]:
     e = run.experiment
     if schedules is not None:
@@ -263,11 +274,21 @@ def _from_run(
         _as_declared(a, clock),
         moves,
         start,
-        {i: np.asarray(loss, dtype=np.float64) for i, loss in (held_out or {}).items()},
+        _class_losses(run, pick) if held_out is None else np.asarray(held_out, dtype=float).T,
     )
     p = e.effective_influence(last - 1, last)[0]
     deltas = np.array([s.delta for s in e.schedules])  # type: ignore[union-attr]
     return trace, p, deltas, run.round, run.n
+
+
+def _class_losses(run: Run, pick: Any) -> Array | None:
+    """Held-out loss of each client's own mix of classes, (L, rounds), where a Run has it."""
+    counts = getattr(run.experiment.problem, "holdings", None)
+    if counts is None or "test_loss_class_0" not in run.metrics:
+        return None
+    share = np.asarray(counts, dtype=np.float64)
+    losses = [run.metrics[f"test_loss_class_{c}"][pick] for c in range(share.shape[1])]
+    return (share / share.sum(axis=1, keepdims=True)) @ np.stack(losses)
 
 
 def _as_declared(a: Array, clock: Array) -> Declared:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,8 +12,7 @@ from fedtaper.audit.records import ACCUSATIONS, Verdict
 from fedtaper.audit.taper import Declared, Fit
 
 Array = NDArray[np.float64]
-ACCUSE = {"updates": 3.8, "norms": 3.0}  # standard errors of excess taper that accuse
-SECOND_WITNESS = 2.0  # enough where held-out loss rises too
+ACCUSE = {"updates": 3.8, "norms": 2.7, "held-out": 2.5, "peers": 5.0}  # standard errors
 RULED_OUT = 0.14  # "as declared" says that an excess of this much is ruled out
 LEAST_ROUNDS = 8
 IDLE_ROUNDS, IDLE_SIZE = 3, 1e-9
@@ -29,11 +27,11 @@ class Trace:
     declared: Declared
     updates: Array | None = None  # (L, rounds, d)
     w: Array | None = None  # (rounds, d), the model each round started from
-    held_out: Mapping[int, Array] | None = None  # client to held-out loss of its class
+    held_out: Array | None = None  # (L, rounds), held-out loss of each client's classes
 
     def among(self, clients: NDArray[np.int64]) -> Trace:
         """Some of the clients."""
-        held = {j: self.held_out[i] for j, i in enumerate(clients) if i in (self.held_out or {})}  # type: ignore[index]
+        held = None if self.held_out is None else self.held_out[clients]
         moves = None if self.updates is None else self.updates[clients]
         return Trace(self.norms[clients], self.declared.pick(clients), moves, self.w, held)
 
@@ -44,7 +42,7 @@ class Trace:
             self.declared.pick(slice(None), slice(rounds)),
             None if self.updates is None else self.updates[:, :rounds],
             None if self.w is None else self.w[:rounds],
-            {i: loss[:rounds] for i, loss in (self.held_out or {}).items()},
+            None if self.held_out is None else self.held_out[:, :rounds],
         )
 
 
@@ -75,11 +73,10 @@ def judge(trace: Trace) -> Finding:
         excess[plain], error[plain], explained[plain] = fit.excess, fit.error, fit.explained
         curvature[plain] = np.exp(fit.log_curvature - np.median(fit.log_curvature))
     verdicts: list[Verdict] = []
-    rising = _held_out_rises(trace)
     for i in range(len(idle)):
-        found = _taper_verdict(excess[i], error[i], ACCUSE[witness], bool(rising[i]))
-        if found == "as declared" and explained[i] < 0.5:
-            found = "cannot tell yet"
+        found = _taper_verdict(excess[i], error[i], ACCUSE[witness])
+        if found == "as declared" and (explained[i] < 0.5 or witness == "peers"):
+            found = "cannot tell yet"  # it follows no model that would say so
         verdicts.append(
             "idle" if idle[i] else "copying" if copying[i] else "noise" if noise[i] else found
         )
@@ -107,11 +104,11 @@ def since(trace: Trace, final: Finding) -> list[int | None]:
     return out
 
 
-def _taper_verdict(excess: float, error: float, accuse: float, loss_rises: bool) -> Verdict:
+def _taper_verdict(excess: float, error: float, accuse: float) -> Verdict:
     if not np.isfinite(error):
         return "cannot tell yet"
     score = excess / error
-    if score > accuse or (loss_rises and score > SECOND_WITNESS):
+    if score > accuse:
         return "fading"
     if score < -accuse - 1:
         return "rising"
@@ -132,14 +129,21 @@ def _fit(trace: Trace, plain: NDArray[np.bool_]) -> tuple[Fit, str]:
     there = np.isfinite(norms)
     each = np.zeros((len(norms), int(stretch[-1]) + 1))
     np.add.at(each.T, stretch, there.T)
-    if trace.updates is not None and trace.w is not None:
+    if trace.held_out is not None:
+        norms = norms / _wrong(trace.held_out[plain])
+    elif trace.updates is not None and trace.w is not None:
         u = taper.averaged(trace.updates[plain], stretch, 1)
         fit = taper.fit_updates(u, taper.averaged(trace.w, stretch, 0), merged, each)
         if np.median(fit.explained) > 0.8:
             return fit, "updates"
     logs = np.log(np.where(there & (norms > 0), norms, np.nan))
     sizes = np.exp(taper.averaged(logs, stretch, 1))
-    return taper.fit_norms(sizes, merged, each, np.ones(len(norms), dtype=bool)), "norms"
+    if trace.held_out is not None:
+        return taper.fit_peers(sizes, merged, each), "held-out"
+    fit = taper.fit_norms(sizes, merged, each, np.ones(len(norms), dtype=bool))
+    if taper.plausible(fit, merged):
+        return fit, "norms"
+    return taper.fit_peers(sizes, merged, each), "peers"
 
 
 def _idle(trace: Trace) -> NDArray[np.bool_]:
@@ -154,16 +158,11 @@ def _idle(trace: Trace) -> NDArray[np.bool_]:
     return out
 
 
-def _held_out_rises(trace: Trace) -> NDArray[np.bool_]:
-    """Whose class is being forgotten: its held-out loss rises over the last half (Kendall)."""
-    out = np.zeros(len(trace.norms), dtype=bool)
-    for client, loss in (trace.held_out or {}).items():
-        late = loss[len(loss) // 2 :]
-        late = late[np.isfinite(late)]
-        count = len(late)
-        if count < LEAST_ROUNDS:
-            continue
-        order = np.sign(late[None, :] - late[:, None])[np.triu_indices(count, 1)].sum()
-        chance = np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
-        out[client] = order / chance > 3.0
-    return out
+def _wrong(held_out: Array) -> Array:
+    """How wrong the shared model is on each client's classes when a round starts.
+
+    The gradient of cross-entropy is as large as the probability that the model does not give
+    to the right class, 1 - exp(-loss); what a client sends is in proportion to that.
+    """
+    before = np.concatenate([held_out[:, :1], held_out[:, :-1]], axis=1)
+    return np.maximum(-np.expm1(-before), 1e-6)

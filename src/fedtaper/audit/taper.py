@@ -126,6 +126,51 @@ def fit_norms(norms: Array, declared: Declared, rounds_each: Array, peers: Flags
     return Fit(excess, error, curvature, np.exp(level), np.ones(len(norms)), common)
 
 
+def plausible(fit: Fit, declared: Declared) -> bool:
+    """Whether the fit of sizes describes a model that has settled and steps that are small.
+
+    It does not where local steps would reach a client's own optimum half-way through the
+    run, where the clients' sizes move together, or where all clients seem to fade at once.
+    """
+    middle = declared.sums[:, declared.sums.shape[1] // 2]
+    reach = _middle(np.exp(fit.log_curvature) * middle)
+    together = float(np.sqrt(np.mean(fit.common[len(fit.common) // 3 :] ** 2)))
+    return reach < 0.5 and together < 0.1 and abs(_middle(fit.excess)) < 0.05
+
+
+def fit_peers(sizes: Array, declared: Declared, rounds_each: Array) -> Fit:
+    """From sizes (L, rounds) beside one another, where no model of a round is to be trusted.
+
+    What the clients share, round by round, is taken out whole; a client's excess is the slope
+    of what is left, and how much honest slopes differ is learnt from the clients themselves.
+    The first rounds, where everything moves, are left out.
+    """
+    later = np.arange(sizes.shape[1]) >= max(2, sizes.shape[1] // 10)
+    there = (rounds_each > 0) & (np.nan_to_num(sizes) > 0) & later
+    logs = np.where(there, np.log(np.where(there, sizes, 1.0) / declared.sums), 0.0)
+    excess, level = np.zeros(len(sizes)), _row_median(logs, there)
+    centred = declared.log_n - _row_median(declared.log_n, there)[:, None]
+    like = np.ones(len(sizes), dtype=bool)
+    for _ in range(12):
+        flat = logs - level[:, None] + excess[:, None] * centred
+        common = _row_median(flat.T, (there & like[:, None]).T)
+        residual = np.where(there, flat - common, 0.0)
+        scale = np.maximum(1.4826 * _row_median(np.abs(residual), there), 1e-6)[:, None]
+        weight = rounds_each * there / np.maximum(1, np.abs(residual) / (2 * scale))
+        step = _Step(
+            np.ones_like(logs), centred[..., None], 0 * centred, residual[..., None], weight
+        )
+        slope = step.scores[:, :, 0].sum(axis=1) / np.maximum(step.matrix[:, 0, 0], 1e-300)
+        level = level + (step.place[:, 0] - step.cross[:, 0, 0] * slope) / step.pivot
+        excess = excess - slope
+        excess = excess - _middle(excess[like])
+        spread = 1.4826 * _middle(np.abs(excess))
+        like = np.abs(excess) <= max(2.5 * spread, FLOOR)
+    own = scale[:, 0] / np.sqrt(np.maximum((weight * centred**2).sum(axis=1), 1e-300))
+    error = np.hypot(np.hypot(own, spread), SYSTEMATIC["norms"])
+    return Fit(excess, error, np.zeros(len(sizes)), np.exp(level), np.ones(len(sizes)), common)
+
+
 def bins(n: Array) -> NDArray[np.int64]:
     """Which stretch each round belongs to: its own where there are few rounds."""
     count = len(n)
