@@ -13,11 +13,13 @@ from fedtaper.config import from_toml, read_toml, to_toml
 from fedtaper.data import Dirichlet, DominantClass, Iid, RareClass
 from fedtaper.errors import AssumptionWarning, FedtaperError, FedtaperWarning, StabilityWarning
 from fedtaper.experiment import Divergence, Experiment, Run
+from fedtaper.forecast import Forecast, forecast
 from fedtaper.influence import Influence, effective_influence, influence
 from fedtaper.local import Proximal, Sgd
 from fedtaper.objectives.custom import Custom
 from fedtaper.objectives.images import ImageClassification
 from fedtaper.objectives.linear import LinearRegression
+from fedtaper.ode import LimitOde, limit_ode
 from fedtaper.plan import Fade, Plan, plan
 from fedtaper.presets import PRESETS
 from fedtaper.report import report
@@ -26,6 +28,11 @@ from fedtaper.server import Adagrad, Adam, Average, Normalised, Yogi
 from fedtaper.simulate import run
 from fedtaper.stability import Stability, stability
 from fedtaper.store import load
+from fedtaper.theory.assumptions import Assumptions, check
+from fedtaper.theory.bound import Bound, bound
+from fedtaper.theory.noise import NoiseSums, noise_sums
+from fedtaper.theory.probability import ProbabilityOne, probability_one
+from fedtaper.tracking import Tracking, tracking_error
 
 __all__ = [
     "PRESETS",
@@ -33,9 +40,11 @@ __all__ = [
     "Adam",
     "After",
     "AssumptionWarning",
+    "Assumptions",
     "Audit",
     "Auditor",
     "Average",
+    "Bound",
     "ClientAudit",
     "Constant",
     "Copies",
@@ -47,15 +56,19 @@ __all__ = [
     "Fade",
     "FedtaperError",
     "FedtaperWarning",
+    "Forecast",
     "Idle",
     "Iid",
     "ImageClassification",
     "Influence",
+    "LimitOde",
     "LinearRegression",
     "Noise",
+    "NoiseSums",
     "Normalised",
     "Plan",
     "Power",
+    "ProbabilityOne",
     "Proximal",
     "RareClass",
     "Run",
@@ -63,16 +76,24 @@ __all__ = [
     "Stability",
     "StabilityWarning",
     "Tapers",
+    "Tracking",
     "Yogi",
     "audit",
+    "bound",
+    "check",
     "effective_influence",
+    "forecast",
     "from_toml",
     "influence",
+    "limit_ode",
     "load",
+    "noise_sums",
     "plan",
+    "probability_one",
     "read_toml",
     "report",
     "run",
     "stability",
     "to_toml",
+    "tracking_error",
 ]

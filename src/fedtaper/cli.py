@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import sys
 import warnings
-from typing import Annotated
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any
 
 import typer
 
 import fedtaper
-from fedtaper.commands import claims, simulation
+from fedtaper.commands import claims, simulation, theory
 from fedtaper.commands.terminal import console, show_error, show_warning
 from fedtaper.errors import FedtaperError
 
@@ -21,13 +23,39 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def told(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, with a user's mistake told in one line and exit code 2."""
+
+    @wraps(command)
+    def run(*words: Any, **options: Any) -> None:
+        try:
+            command(*words, **options)
+        except FedtaperError as problem:
+            show_error(str(problem))
+            sys.exit(2)
+        except KeyboardInterrupt:
+            show_error("stopped; a stored run can go on with --resume")
+            sys.exit(130)
+        except OSError as problem:
+            if problem.errno not in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
+                raise
+            show_error(f"{problem.filename or 'output'}: {problem.strerror}")
+            sys.exit(2)
+
+    return run
+
+
 for command in (
     simulation.demo,
     simulation.run,
+    theory.check,
+    theory.forecast,
     claims.reproduce,
     claims.report,
 ):
-    app.command()(command)
+    app.command()(told(command))
 
 
 def _version(wanted: bool) -> None:
@@ -50,18 +78,6 @@ def entry(
 
 
 def main() -> None:
-    """Run the command; a user's mistake ends it with one line and exit code 2."""
+    """Run the command."""
     warnings.showwarning = show_warning
-    try:
-        app()
-    except FedtaperError as problem:
-        show_error(str(problem))
-        sys.exit(2)
-    except KeyboardInterrupt:
-        show_error("stopped; a stored run can go on with --resume")
-        sys.exit(130)
-    except OSError as problem:
-        if problem.errno not in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
-            raise
-        show_error(f"{problem.filename or 'output'}: {problem.strerror}")
-        sys.exit(2)
+    app()

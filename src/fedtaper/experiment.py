@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedtaper import draws
 from fedtaper.attackers import Behaviour, checked
@@ -102,8 +102,9 @@ class Experiment:
         whole("seed", self.seed, low=0)
         if (self.local_steps is None) == (self.local_epochs is None):
             raise FedtaperError("give either local_steps or local_epochs, and not both")
-        for value in np.atleast_1d(np.asarray(self.local_steps or self.local_epochs)).tolist():
-            whole("local_steps" if self.local_steps else "local_epochs", value)
+        name = "local_epochs" if self.local_steps is None else "local_steps"
+        for value in np.atleast_1d(np.asarray(getattr(self, name))).tolist():
+            whole(name, value)
         if self.clock is None:
             own = getattr(self.problem, "default_clock", "update")
             object.__setattr__(self, "clock", own if self.local_epochs else "update")
@@ -152,7 +153,11 @@ class Experiment:
 
         Shape (rounds, updates, 1), or (rounds, updates, L) where clients differ.
         """
-        start = np.arange(first, last, dtype=np.float64)[:, None, None] * self.period
+        return self._clock_from(np.arange(first, last, dtype=np.float64) * self.period)
+
+    def _clock_from(self, start: Array) -> Array:
+        """The same for rounds before which the clock stood at ``start``."""
+        start = start[:, None, None]
         update = np.arange(int(self.steps.max()))[None, :, None]
         if self.clock == "round":
             return start + 1 + 0 * update
@@ -163,13 +168,42 @@ class Experiment:
 
     def step_sizes(self, first: int, last: int) -> Array:
         """a_n of each local update in those rounds, (rounds, updates, L); 0 where none is made."""
-        a = step_sizes(self.schedules, self.clock_values(first, last))  # type: ignore[arg-type]
+        return self._steps_at(self.clock_values(first, last))
+
+    def _steps_at(self, clock: Array) -> Array:
+        a = step_sizes(self.schedules, clock)  # type: ignore[arg-type]
         made = np.arange(a.shape[1])[:, None] < self.steps[None, :]
         return a if made.all() else a * made
 
     def step_sums(self, first: int, last: int) -> Array:
         """Sum of each client's step sizes in each of those rounds, (rounds, L)."""
         return self.step_sizes(first, last).sum(axis=1)
+
+    def field_weights(self, n: ArrayLike) -> Array:
+        """What each client's mean field weighs in the ODE's right side at clock n, (..., L).
+
+        Server weight times participation times step sum, over the reference client's step
+        sum: (1/L) p_n for the plain mean. It is that of a round centred at n, so it needs no
+        table of rounds and serves any n, however far.
+        """
+        sums = self._steps_around(n).sum(axis=1)
+        found = self.server_weights(sums) * self.rates * sums / sums[:, self.reference, None]
+        return found.reshape(*np.shape(n), self.num_clients)
+
+    def local_drift(self, n: ArrayLike) -> Array:
+        """How far, in step sizes, a client's own updates have moved it when it updates, (..., L).
+
+        The mean over a round's updates, each counted by its step size, of the sum of the step
+        sizes before it: about half of the round's sum.
+        """
+        a = self._steps_around(n)
+        sums = a.sum(axis=1)
+        return ((sums - (a * a).sum(axis=1) / sums) / 2).reshape(*np.shape(n), self.num_clients)
+
+    def _steps_around(self, n: ArrayLike) -> Array:
+        """Step sizes of a round that is centred at clock n, (len(n), updates, L)."""
+        clock = np.asarray(n, dtype=np.float64).ravel()
+        return self._steps_at(self._clock_from(np.maximum(clock - self.period / 2, 0.0)))
 
     def server_weights(self, step_sums: Array) -> Array:
         """The server's weight of each client in rounds with these step sums, (rounds, L)."""
@@ -207,12 +241,17 @@ class Experiment:
     @property
     def limit_influence(self) -> Array:
         """The limit of :meth:`effective_influence`: p with the other factors, (L,)."""
+        p = self.limit_field_weights / self.limit_field_weights[self.reference]
+        return np.asarray(p, dtype=np.float64)
+
+    @property
+    def limit_field_weights(self) -> Array:
+        """The limit of :meth:`field_weights`: (1/L) p for the plain mean, (L,)."""
         vanished = 1e-200  # stands for a vanishing step size, so that ratios stay defined
-        steps = np.maximum(influence(self.schedules), vanished) * self.steps  # type: ignore[arg-type]
-        sums = np.asarray(steps, dtype=np.float64)[None, :]
+        ratios = np.maximum(influence(self.schedules), vanished) * self.steps  # type: ignore[arg-type]
+        sums = np.asarray(ratios, dtype=np.float64)[None, :] / ratios[self.reference]
         raw = (self.server_weights(sums) * self.rates * sums)[0]
-        p = raw / raw[self.reference]
-        return np.where(p < 1e-150, 0.0, p)
+        return np.where(raw < 1e-150, 0.0, raw)
 
     def influence(self, round: int | None = None) -> Influence:
         """Effective influence in one round (counted from 1; default the last), factors apart."""

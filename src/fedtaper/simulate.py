@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 from fedtaper import engines, store
 from fedtaper.audit.directions import SKETCH
 from fedtaper.checks import whole
+from fedtaper.clock import Clock
 from fedtaper.engines import KEEP_DIM, State
 from fedtaper.errors import FedtaperError, nearest
 from fedtaper.experiment import Divergence, Experiment, Run
@@ -79,14 +82,15 @@ def run(
     began = saved = time.perf_counter()
 
     def checkpoint() -> None:
+        if out is None:
+            return
         if session is not None:
             session.sync()
         so_far = seconds + time.perf_counter() - began
-        if out is not None:
-            store.save_checkpoint(out, record.checkpoint(state, so_far))
+        store.save_checkpoint(out, record.checkpoint(state, so_far))
 
     try:
-        with _bar(experiment.rounds, state.round, progress) as moved:
+        with _bar(experiment.rounds, state.round, progress) as moved, _interrupts() as stop:
             while state.round < experiment.rounds and not np.all(state.dead_round):
                 rounds = min(block, experiment.rounds - state.round)
                 first = state.round
@@ -96,12 +100,11 @@ def run(
                     before = state.w.copy()
                     record.add(first, before, module.advance(experiment, state, rounds))
                 moved(rounds)
-                if out is not None and time.perf_counter() - saved > CHECKPOINT_SECONDS:
+                if stop or time.perf_counter() - saved > CHECKPOINT_SECONDS:
                     checkpoint()
                     saved = time.perf_counter()
-    except KeyboardInterrupt:
-        checkpoint()
-        raise
+                if stop:
+                    raise KeyboardInterrupt
     finally:
         if session is not None:
             session.sync()
@@ -131,6 +134,8 @@ class _Record:
         rounds = block.update_norms.shape[1]
         low, high = np.searchsorted(self.round, [first + 1, first + rounds + 1])
         pick = self.round[low:high] - 1 - first
+        if not pick.size:  # thinned: no round of this block is recorded
+            return
         if block.metrics is not None:
             found = {name: values[:, pick] for name, values in block.metrics.items()}
         else:
@@ -219,7 +224,7 @@ class _Record:
             many=self.many,
             round=self.round[keep],
             n=(self.round[keep] * e.period).astype(np.float64),
-            t=_ode_time(e, self.round[keep]),
+            t=Clock.of(e).t(self.round[keep] * e.period),
             w=None if self.w is None else pick(self.w),
             w0=self.w0 if self.many or self.w0 is None else self.w0[0],
             model=(state.w if self.many else state.w[0]) if self.w is None else None,
@@ -244,17 +249,6 @@ def _divergences(e: Experiment, state: State) -> tuple[Divergence, ...]:
             reason += " (above 2: unstable)" if product > 2 else ""
         found.append(Divergence(int(state.seeds[s]), k, i, reason))
     return tuple(found)
-
-
-def _ode_time(e: Experiment, rounds: NDArray[np.int64]) -> Array:
-    """T_k (Eqn17): the reference client's step sizes, summed up to each recorded round."""
-    if not rounds.size:
-        return np.empty(0)
-    sums = [
-        e.step_sums(low, min(low + 100_000, int(rounds[-1])))[:, e.reference]
-        for low in range(0, int(rounds[-1]), 100_000)
-    ]
-    return np.cumsum(np.concatenate(sums))[rounds - 1]
 
 
 def _seeds(e: Experiment, seeds: Iterable[int] | None) -> NDArray[np.int64]:
@@ -312,10 +306,10 @@ def _network_engine(name: str) -> ModuleType:
 
         return cpu
     if name == "cuda":
-        from fedtaper.engines import cuda
+        from fedtaper.engines import cuda as on_gpu
 
-        cuda.check()
-        return cuda
+        on_gpu.check()
+        return on_gpu
     raise FedtaperError(f'the {name} engine knows no networks: use "cpu", "cuda" or "reference"')
 
 
@@ -338,7 +332,33 @@ def _block_rounds(e: Experiment, seeds: int) -> int:
 
 
 @contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Hold Ctrl-C back until a block of rounds is whole: the list is then no longer empty.
+
+    A second Ctrl-C interrupts at once. Only the main thread may set signal handlers.
+    """
+    seen: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+
+    def hold(number: int, frame: Any) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(number)
+
+    before = signal.signal(signal.SIGINT, hold)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def _bar(total: int, done: int, wanted: bool | None) -> Iterator[Any]:
+    if wanted is False:
+        yield lambda rounds: None
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 

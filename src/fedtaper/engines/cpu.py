@@ -42,10 +42,10 @@ def start(experiment: Any, state: State, **how: Any) -> Session:
 class Client:
     """One network on one thread: trains any client's model from the shared one."""
 
-    def __init__(self, experiment: Any) -> None:
-        self.e = experiment
-        self.module = experiment.problem.module()
-        self.w = torch.zeros(experiment.problem.dim)
+    def __init__(self, experiment: Any, device: str = "cpu") -> None:
+        self.e, self.device = experiment, device
+        self.module = experiment.problem.module().to(device)
+        self.w = torch.zeros(experiment.problem.dim, device=device)
         self.gradient = torch.zeros_like(self.w)
         bind(self.module, self.w, self.gradient)
 
@@ -55,7 +55,7 @@ class Client:
         self.w.copy_(anchor)
         losses, right = [], []
         for step, batch in enumerate(problem.minibatches(self.e, seed, client, round_)):
-            loss, share = problem.batch_loss(self.module, *problem.take(client, batch))
+            loss, share = problem.batch_loss(self.module, *self._taken(client, batch))
             self.gradient.zero_()
             loss.backward()
             with torch.no_grad():
@@ -67,18 +67,24 @@ class Client:
         share = math.nan if right[0] is None else float(torch.stack(right).mean())
         return mean, share, float((self.w - anchor).norm())
 
+    def _taken(self, client: int, batch: Any) -> Any:
+        taken = self.e.problem.take(client, batch)
+        return taken if self.device == "cpu" else [t.to(self.device) for t in taken]
+
 
 class Session:
     """The rounds of one run: shared model, server memory, workers."""
 
-    def __init__(self, experiment: Any, state: State, workers: int | None = None) -> None:
+    def __init__(
+        self, experiment: Any, state: State, workers: int | None = None, device: str = "cpu"
+    ) -> None:
         self.e, self.state = experiment, state
-        self.w = [torch.from_numpy(w).float() for w in state.w]
+        self.w = [torch.from_numpy(w).float().to(device) for w in state.w]
         self.memory = [
-            tuple(torch.from_numpy(array[s]).float() for array in state.memory)
+            tuple(torch.from_numpy(array[s]).float().to(device) for array in state.memory)
             for s in range(len(state.seeds))
         ]
-        self.own = Client(experiment)
+        self.own = Client(experiment, device)
         self.kinds: Any = ()
         dim, clients = experiment.problem.dim, experiment.num_clients
         self.group = max(1, min(clients, SLOT_BYTES // (4 * dim)))
@@ -138,7 +144,7 @@ class Session:
         block.update_norms[s, k] = np.where(np.isnan(found[:, 2]), 0.0, found[:, 2])
         self._measure(block, s, k, found, float((self.w[s] - anchor).norm()))
         self.round_seconds = time.perf_counter() - began
-        self._note(block, s, k, {"seconds": self.round_seconds})
+        note(block, s, k, {"seconds": self.round_seconds})
 
     def _sent(self, honest: Any, i: int, k: int, s: int) -> Any:
         """What the client sends: its update, unless it has another behaviour."""
@@ -176,31 +182,33 @@ class Session:
         if len(there):
             values |= {"train_loss": there[:, 0].mean(), "train_accuracy": there[:, 1].mean()}
         values |= self.e.problem.scores(self.own.module)
-        self._note(block, s, k, values)
+        note(block, s, k, values)
         if block.w is not None:
-            block.w[s, k] = w.numpy()
-
-    def _note(self, block: Block, s: int, k: int, values: dict[str, float]) -> None:
-        assert block.metrics is not None
-        for name, value in values.items():
-            if name == "train_accuracy" and math.isnan(value):
-                continue
-            if name not in block.metrics:
-                block.metrics[name] = np.full(block.update_norms.shape[:2], np.nan)
-            block.metrics[name][s, k] = value
+            block.w[s, k] = w.cpu().numpy()
 
     def sync(self) -> None:
         """Bring the State up to date with the models held here."""
         for s, w in enumerate(self.w):
-            self.state.w[s] = w.numpy()
+            self.state.w[s] = w.cpu().numpy()
             for array, value in zip(self.state.memory, self.memory[s], strict=True):
-                array[s] = value.numpy()
+                array[s] = value.cpu().numpy()
 
     def close(self) -> None:
         """Send the workers home."""
         if self.pool is not None:
             self.pool.close()
             self.pool = None
+
+
+def note(block: Block, s: int, k: int, values: dict[str, float]) -> None:
+    """Put one round's metrics into the block."""
+    assert block.metrics is not None
+    for name, value in values.items():
+        if name == "train_accuracy" and math.isnan(value):
+            continue  # a loss of the user's own that gives no accuracy
+        if name not in block.metrics:
+            block.metrics[name] = np.full(block.update_norms.shape[:2], np.nan)
+        block.metrics[name][s, k] = value
 
 
 _METHODS = multiprocessing.get_all_start_methods()

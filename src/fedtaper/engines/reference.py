@@ -17,8 +17,9 @@ from fedtaper.engines import Block, State, new_block
 def advance(experiment: Any, state: State, rounds: int) -> Block:
     """Move every seed on by ``rounds`` rounds, changing ``state``."""
     block = new_block(experiment, state, rounds)
-    for s in range(len(state.w)):
-        _advance_seed(experiment, state, block, s, rounds)
+    with np.errstate(over="ignore", invalid="ignore"):  # a diverging run is told, not warned of
+        for s in range(len(state.w)):
+            _advance_seed(experiment, state, block, s, rounds)
     state.round += rounds
     return block
 

@@ -20,7 +20,7 @@ def case(study: Study, setting: Setting, name: str, title: str) -> str:
     """Parameters against w*, and gradient norms (the paper's figures of cases 1, 2 and 3)."""
     e = setting.experiment(0)
     made = quiet_run(e, range(max(20, study.seeds // 4)))
-    assert made.w is not None
+    assert made.w is not None and made.w0 is not None
     k = log_rounds(ROUNDS)
     w = np.quantile(made.w[:, k - 1], QUANTILES, axis=0)
     own = np.linalg.norm(e.problem.mean_field(made.w[:, k - 1]), axis=-1)
