@@ -271,7 +271,7 @@ def _from_run(
             start = sketch(np.concatenate([run.w0[pick][None], run.w[pick][:-1]]))
     trace = Trace(
         norms.T,
-        _as_declared(a, clock),
+        _as_declared(a, clock + np.array([s.offset for s in e.schedules])),  # type: ignore[union-attr]
         moves,
         start,
         _class_losses(run, pick) if held_out is None else np.asarray(held_out, dtype=float).T,
@@ -304,7 +304,8 @@ def _declared(schedules: list[Schedule], before: float, n: float, sums: Array | 
     a = step_sizes(schedules, points[:, None])
     each = count / len(points)
     total, squares = a.sum(axis=0) * each, (a**2).sum(axis=0) * each
-    log_n = (a * np.log(points)[:, None]).sum(axis=0) / a.sum(axis=0)
+    shifted = points[:, None] + np.array([s.offset for s in schedules])
+    log_n = (a * np.log(shifted)).sum(axis=0) / a.sum(axis=0)
     scale = np.ones(len(schedules)) if sums is None else sums / total
     return np.stack([total * scale, squares * scale**2, log_n, a.max(axis=0) * scale])
 

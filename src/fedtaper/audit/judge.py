@@ -74,7 +74,7 @@ def judge(trace: Trace) -> Finding:
         curvature[plain] = np.exp(fit.log_curvature - np.median(fit.log_curvature))
     verdicts: list[Verdict] = []
     for i in range(len(idle)):
-        found = _taper_verdict(excess[i], error[i], ACCUSE[witness])
+        found = _taper_verdict(excess[i], error[i], witness)
         if found == "as declared" and (explained[i] < 0.5 or witness == "peers"):
             found = "cannot tell yet"  # it follows no model that would say so
         verdicts.append(
@@ -104,13 +104,13 @@ def since(trace: Trace, final: Finding) -> list[int | None]:
     return out
 
 
-def _taper_verdict(excess: float, error: float, accuse: float) -> Verdict:
+def _taper_verdict(excess: float, error: float, witness: str) -> Verdict:
     if not np.isfinite(error):
         return "cannot tell yet"
-    score = excess / error
+    accuse, score = ACCUSE[witness], excess / error
     if score > accuse:
         return "fading"
-    if score < -accuse - 1:
+    if score < -accuse - (1 if witness == "updates" else 3):  # peers that fade look like this
         return "rising"
     sure = score > -accuse and excess + 1.96 * error < RULED_OUT
     return "as declared" if sure else "cannot tell yet"

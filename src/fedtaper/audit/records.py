@@ -86,9 +86,13 @@ class Audit:
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)) for r in rows]
         seen = "updates" if self.witness == "updates" else "sizes of the updates"
         title = f"Audit after round {self.rounds} (n = {self.n:g}), from the {seen}"
+        shown = [line.rstrip() for line in lines]
+        return "\n".join([title, *shown, *self.remarks(), self.caveat])
+
+    def remarks(self) -> list[str]:
+        """The notes on single clients; what holds for all of them is in the caveat."""
         pairs = [(c.client, note) for c in self.clients for note in c.notes]
-        notes = [f"client {client}: {note}" for client, note in pairs if note != SIZES_ONLY]
-        return "\n".join([title, *(line.rstrip() for line in lines), *notes, self.caveat])
+        return [f"client {client}: {note}" for client, note in pairs if note != SIZES_ONLY]
 
 
 def _cells(c: ClientAudit) -> list[str]:

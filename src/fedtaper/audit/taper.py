@@ -38,7 +38,7 @@ class Declared:
 
     sums: Array
     squares: Array
-    log_n: Array  # mean of log n over the updates of the round, weighted by step size
+    log_n: Array  # mean of log(n + offset) over the updates of the round, weighted by step size
     largest: Array
 
     def pick(self, clients: NDArray[Any] | slice, rounds: slice = slice(None)) -> Declared:
