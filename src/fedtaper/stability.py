@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,8 @@ def curvatures(experiment: Any) -> Any:
     found = []
     for i in range(experiment.num_clients):
         batch = problem.minibatches(experiment, experiment.seed, i, 0)[0]
-        found.append(largest_curvature(lambda at, i=i, b=batch: problem.gradient(i, at, b), w))
+        gradient = partial(problem.gradient, i, batch=batch)
+        found.append(largest_curvature(gradient, w, iterations=8))
     return np.array(found)
 
 

@@ -84,6 +84,8 @@ def fit_updates(updates: Array, w: Array, declared: Declared, rounds_each: Array
         move = step.solve(prior, curvature - centre, excess)
         place, curvature, excess = place + move[0], curvature + move[1], excess + move[2]
         excess = np.clip(excess, -1.0, 3.0)
+        if _settled(move):
+            break
     total = (weight * (u**2).sum(axis=2)).sum(axis=1)
     return Fit(
         excess,
@@ -117,6 +119,8 @@ def fit_norms(norms: Array, declared: Declared, rounds_each: Array, peers: Flags
             move = step.solve(prior, curvature - centre, excess)
             level, excess = level + move[0][:, 0], np.clip(excess + move[2], -1.0, 3.0)
             curvature = np.clip(curvature + move[1], centre - 3, centre + 3)
+            if _settled(move):
+                break
         away = np.exp(_middle(level[peers]) - level)  # peers' distance over the client's own
         error = np.hypot(step.error(prior), _drift(spread) * np.maximum(away, 1))
         if sweep < 3:
@@ -263,6 +267,11 @@ class _Step:
         meat = np.einsum("lki,lkj->lij", self.scores, self.scores) + self._prior(prior)
         sandwich = inverse @ meat @ inverse
         return np.sqrt(np.maximum(sandwich[:, 1, 1], inverse[:, 1, 1]))
+
+
+def _settled(move: tuple[Array, Array, Array]) -> bool:
+    """Whether curvature and excess of every client have stopped moving."""
+    return float(max(np.abs(move[1]).max(), np.abs(move[2]).max())) < 1e-4
 
 
 def _student(off: Array, spread: float) -> Array:

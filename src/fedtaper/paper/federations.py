@@ -25,7 +25,8 @@ FRESH = 1_000_000
 CLIENTS, DIM, LOCAL_STEPS, ROUNDS = 10, 3, 5, 100
 DECLARED = Power(0.1, 0.76)
 SWITCH = 30  # after this round the late attacker fades
-LOOKS = (20, 30, 40, 60, 80, 100)
+LOOKS = (20, 30, 40, 60, 80, 100)  # for curves
+DECIDING = (40, 100)  # for the numbers
 ATTACKERS: dict[str, Behaviour] = {
     "delta 0.9": Tapers(Power(0.1, 0.9)),
     "delta 1": Tapers(Power(0.1, 1.0)),
@@ -98,7 +99,7 @@ def federation(
     return made, tuple(kinds)
 
 
-def looks(seed: int, rounds: tuple[int, ...] = LOOKS, **how: Any) -> list[Look]:
+def looks(seed: int, rounds: tuple[int, ...] = DECIDING, **how: Any) -> list[Look]:
     """Simulate one federation, and audit it after each of those rounds, with both witnesses."""
     experiment, kinds = federation(seed, **how)
     with warnings.catch_warnings():
