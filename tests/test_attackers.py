@@ -67,9 +67,7 @@ def test_idle_noise_and_copies():
     assert np.all(run.updates[0, 3] == 0)  # there is nothing to copy yet
     size = np.linalg.norm(others, axis=-1).mean(axis=1)[:-1]
     mean = others.mean(axis=1)[:-1]
-    assert np.allclose(
-        run.updates[1:, 3], mean * (size / np.linalg.norm(mean, axis=-1))[:, None]
-    )
+    assert np.allclose(run.updates[1:, 3], mean * (size / np.linalg.norm(mean, axis=-1))[:, None])
 
 
 def test_after_is_honest_first():
@@ -150,9 +148,7 @@ def test_networks_know_behaviours_too():
     pytest.importorskip("torch", reason="images need torch")
     problem = ft.ImageClassification("digits", split=ft.Iid(), model="cnn", num_clients=4)
     clients = {0: ft.Idle(), 1: ft.Copies(), 2: ft.Noise()}
-    e = ft.Experiment(
-        problem, SLOW, rounds=3, local_steps=1, batch_size=8, clients=clients, seed=1
-    )
+    e = ft.Experiment(problem, SLOW, rounds=3, local_steps=1, batch_size=8, clients=clients, seed=1)
     run = ft.run(e, updates=True, progress=False)
     honest = ft.run(replace(e, clients=(), rounds=1), updates=True, progress=False)
     assert run.updates.shape == (3, 4, 16)

@@ -17,6 +17,7 @@ constant up to a factor that all clients share, and the rest is in the width of 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -66,9 +67,8 @@ def fit_updates(updates: Array, w: Array, declared: Declared, rounds_each: Array
     """
     there = rounds_each > 0
     u = np.where(there[..., None], updates, 0.0)
-    curvature, place = _start_updates(u, w, declared, rounds_each)
+    curvature, excess, place = _start_updates(u, w, declared, rounds_each)
     centre = float(np.median(curvature))
-    excess = np.zeros(len(u))
     prior = np.full(len(u), 1 / CURVATURE_SPREAD["updates"] ** 2)
     freedom = np.maximum(there.sum(axis=1) * u.shape[2] - u.shape[2] - 2, 1)
     for _ in range(25):
@@ -307,14 +307,15 @@ def _grid(declared: Declared, low: float, high: float, count: int) -> Array:
 
 def _start_updates(
     u: Array, w: Array, declared: Declared, rounds_each: Array
-) -> tuple[Array, Array]:
-    """The best curvature of a grid, each client for itself, with no excess."""
+) -> tuple[Array, Array, Array]:
+    """The best curvature and excess of a grid, each client for itself."""
     best = np.full(len(u), -np.inf)
-    curvature, place = np.zeros(len(u)), np.zeros((len(u), u.shape[2]))
+    curvature, excess = np.zeros(len(u)), np.zeros(len(u))
+    place = np.zeros((len(u), u.shape[2]))
     count = (rounds_each > 0).sum(axis=1) * u.shape[2]
-    for value in _grid(declared, 1e-3, 5, 14):
+    for value, more in product(_grid(declared, 1e-3, 5, 14), (0.0, 0.12, 0.24)):
         each = np.full(len(u), value)
-        g, _, variance, trust = _shape(declared, each, 0 * each)
+        g, _, variance, trust = _shape(declared, each, 0 * each + more)
         weight = rounds_each * trust / variance
         total = np.maximum((weight * g**2).sum(axis=1), 1e-300)
         target = u + g[..., None] * w
@@ -325,8 +326,9 @@ def _start_updates(
         better = score > best
         best = np.where(better, score, best)
         curvature = np.where(better, value, curvature)
+        excess = np.where(better, more, excess)
         place = np.where(better[:, None], where, place)
-    return curvature, place
+    return curvature, excess, place
 
 
 def _start_norms(
