@@ -186,7 +186,7 @@ def test_toml_and_figure(tmp_path):
     again = ft.read_toml(found.save(tmp_path / "plan.toml"))
     assert again == found.experiment
     assert found.plot(tmp_path / "plan.png").stat().st_size > 5000
-    assert "server weight" in str(found)
+    assert "0.01/n^0.76" in str(found)
 
 
 @pytest.mark.parametrize(

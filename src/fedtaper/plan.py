@@ -73,18 +73,22 @@ class Plan:
         return _on_scale(self.experiment.influence().raw, self.target)
 
     def rows(self) -> list[list[str]]:
-        """The table's cells, a heading first."""
+        """The table's cells, a heading first: influences, then the factors of the effective one.
+
+        a at end: mean step size in the last round; rate: participation.
+        """
         e = self.experiment
         found, limit = e.influence(), _on_scale(e.limit_influence, self.target)
-        head = ["client", "c", "delta", "offset", "target", "effective", "limit"]
-        head += ["step size", "local steps", "server weight", "participation"]
+        head = ["client", "step size", "target", "effective", "limit"]
+        head += ["a at end", "steps", "weight", "rate"]
         rows = [head]
         for i, s in enumerate(self.schedules):
-            asked = "fades" if np.isnan(self.target[i]) else f"{self.target[i]:.4g}"
+            asked = "fades" if np.isnan(self.target[i]) else f"{self.target[i]:.3g}"
+            clock = f"(n+{s.offset:g})" if s.offset else "n"
             numbers = [self.effective[i], limit[i], found.step_size[i], found.local_steps[i]]
             numbers += [found.server_weight[i], found.participation[i]]
-            cells = [str(i), f"{s.c:.6g}", f"{s.delta:.4g}", f"{s.offset:g}", asked]
-            rows.append([*cells, *(f"{x:.4g}" for x in numbers)])
+            cells = [str(i), f"{s.c:.4g}/{clock}^{s.delta:.3g}", asked]
+            rows.append([*cells, *(f"{x:.3g}" for x in numbers)])
         return rows
 
     def __str__(self) -> str:

@@ -66,6 +66,13 @@ class Audit:
         return tuple(c for c in self.clients if c.accused)
 
     @property
+    def title(self) -> str:
+        """What the table shows, in one line."""
+        seen = "updates" if self.witness == "updates" else "sizes of the updates"
+        when = f"Audit after round {self.rounds:,} (n = {self.n:,.0f}), from the {seen}"
+        return f"{when}; {self.level:.0%} intervals"
+
+    @property
     def caveat(self) -> str:
         """What the witness cannot tell, and what no audit of updates can."""
         return (
@@ -75,19 +82,16 @@ class Audit:
         )
 
     def rows(self) -> list[list[str]]:
-        """The table's cells, a heading first."""
-        head = ["client", "verdict", "delta declared", f"estimated ({self.level:.0%})"]
-        head += ["p declared", f"estimated ({self.level:.0%})", "since round"]
+        """The table's cells, a heading first: declared delta and p, each beside its estimate."""
+        head = ["client", "verdict", "delta", "estimated", "p", "estimated", "since"]
         return [head, *(_cells(c) for c in self.clients)]
 
     def __str__(self) -> str:
         rows = self.rows()
         widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)) for r in rows]
-        seen = "updates" if self.witness == "updates" else "sizes of the updates"
-        title = f"Audit after round {self.rounds} (n = {self.n:g}), from the {seen}"
         shown = [line.rstrip() for line in lines]
-        return "\n".join([title, *shown, *self.remarks(), self.caveat])
+        return "\n".join([self.title, *shown, *self.remarks(), self.caveat])
 
     def remarks(self) -> list[str]:
         """The notes on single clients; what holds for all of them is in the caveat."""
@@ -108,4 +112,4 @@ def _cells(c: ClientAudit) -> list[str]:
 
 
 def _interval(value: float, low: float, high: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.3g} [{low:.3g}, {high:.3g}]"
+    return "-" if math.isnan(value) else f"{value:.2f} [{low:.2f}, {high:.2f}]"

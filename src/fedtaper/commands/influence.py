@@ -77,8 +77,7 @@ def audit(
     """
     found = audit_run(store.load(run), seed=seed, level=level)
     head, *rows = found.rows()
-    seen = "updates" if found.witness == "updates" else "sizes of the updates"
-    table(f"Audit after round {found.rounds:,}, from the {seen}", head, rows, left=2)
+    table(found.title, head, rows, left=2)
     for note in found.remarks():
         console.print(note, highlight=False, soft_wrap=True)
     console.print(found.caveat, highlight=False, soft_wrap=True, style="dim")

