@@ -300,7 +300,8 @@ def test_power_on_a_few_fresh_federations(tmp_path):
 
 def test_plain_slope_is_what_it_says():
     e, _ = federation(1)
-    trace = trace_of(ft.run(e, updates=True))
+    with pytest.warns(ft.StabilityWarning):  # the paper's own first steps overshoot
+        trace = trace_of(ft.run(e, updates=True))
     slope, error = plain_slope(trace)
     from scipy.stats import linregress
 
