@@ -1,6 +1,7 @@
 """plan(): what is asked for is what a run's step sums give."""
 
 import math
+import sys
 import warnings
 
 import numpy as np
@@ -153,7 +154,8 @@ def test_vanishing_says_what_is_left():
 
 
 def test_rare_client_by_name(monkeypatch):
-    monkeypatch.setattr("fedtaper.stability.MEASURABLE", 0)  # ten power iterations are not quick
+    module = sys.modules["fedtaper.stability"]
+    monkeypatch.setattr(module, "MEASURABLE", 0)  # ten power iterations are not quick
     pytest.importorskip("torch", reason="images need torch")
     problem = ft.ImageClassification("digits", split=ft.RareClass(3, client=2), model="cnn")
     found = ft.plan(
