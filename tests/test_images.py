@@ -68,6 +68,18 @@ def test_shuffles_are_uniform():
     assert ((counts - 1000) ** 2 / 1000).sum() < 20.5  # chi-square, 5 degrees: p = 0.001
 
 
+def smooth(channels, height, width, classes):
+    """No kinks: where a ReLU or a pool switches, float32 and float64 part ways for good."""
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(channels, 8, 3, padding=1),
+        torch.nn.GroupNorm(2, 8),
+        torch.nn.Tanh(),
+        torch.nn.AvgPool2d(2),
+        torch.nn.Flatten(),
+        torch.nn.Linear(8 * (height // 2) * (width // 2), classes),
+    )
+
+
 RULES = [
     {},
     {"local": ft.Proximal(0.5)},
@@ -86,12 +98,78 @@ RULES = [
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_cpu_engine_agrees_with_the_reference(rule):
-    e = experiment(digits(split=ft.Dirichlet(0.5, smallest=32), augment=True), **rule)
+    problem = digits(split=ft.Dirichlet(0.5, smallest=32), augment=True, model=smooth)
+    e = experiment(problem, **rule)
     fast, slow = ft.run(e), ft.run(e, engine="reference")
     assert np.abs(fast.w - slow.w).max() < 1e-5 * np.abs(slow.w).max()
     assert np.allclose(fast.update_norms, np.nan_to_num(slow.update_norms), rtol=1e-4, atol=1e-6)
     for name in ("change", "test_loss", "rare_test_loss"):
         assert np.allclose(fast.metrics[name], slow.metrics[name], rtol=1e-4), name
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_the_captured_step_agrees_with_the_cpu_engine(rule, monkeypatch):
+    """The CUDA engine's arithmetic, run on the CPU, where there is nothing to capture."""
+    from fedtaper import engines
+    from fedtaper.engines import cuda
+
+    problem = digits(split=ft.Dirichlet(0.5, smallest=32), augment=True, model=smooth)
+    e = experiment(problem, **rule)
+    want = ft.run(e)
+    for dtype, near in ((torch.float32, 1e-5), (torch.bfloat16, 0.1)):
+        state = engines.init(e, np.array([0]))
+        session = cuda.Session(e, state, dtype, device="cpu")
+        block = session.advance(2)
+        session.sync()
+        moved = np.linalg.norm(want.w[-1] - want.w0)
+        assert np.linalg.norm(state.w[0] - want.w[-1]) < near * moved
+        assert np.allclose(block.update_norms[0], want.update_norms, rtol=10 * near, atol=1e-6)
+        if dtype == torch.float32:
+            for name in ("change", "train_loss", "train_accuracy", "test_loss", "rare_test_loss"):
+                assert np.allclose(block.metrics[name][0], want.metrics[name], rtol=1e-4), name
+
+
+def test_short_memory_halves_the_clients_side_by_side(monkeypatch):
+    from fedtaper import engines
+    from fedtaper.engines import cuda
+
+    e = experiment()
+    want = ft.run(e)
+    real = cuda.Slots.train
+
+    def short(self, *args):
+        if self.width > 3:
+            raise torch.cuda.OutOfMemoryError
+        real(self, *args)
+
+    monkeypatch.setattr(cuda.Slots, "train", short)
+    state = engines.init(e, np.array([0]))
+    session = cuda.Session(e, state, torch.float32, device="cpu")
+    with pytest.warns(ft.FedtaperWarning, match="clients at a time"):
+        session.advance(2)
+    session.sync()
+    assert session.width == 3
+    assert np.abs(state.w[0] - want.w[-1]).max() < 1e-4
+    monkeypatch.setattr(
+        cuda.Slots, "train", lambda *args: (_ for _ in ()).throw(torch.cuda.OutOfMemoryError())
+    )
+    with (
+        pytest.warns(ft.FedtaperWarning),
+        pytest.raises(ft.FedtaperError, match="even one client"),
+    ):
+        session.advance(1)
+
+
+def test_channels_last_norm_is_group_norm():
+    from fedtaper.engines.cuda import channels_last
+
+    norm = torch.nn.GroupNorm(4, 16)
+    with torch.no_grad():
+        norm.weight.normal_()
+        norm.bias.normal_()
+    x = 3 * torch.randn(5, 16, 6, 7) + 2
+    want = norm(x)
+    assert torch.allclose(channels_last(norm)(x), want, atol=1e-5)
 
 
 def test_reference_gradient_agrees_with_finite_differences():

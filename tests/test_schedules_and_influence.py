@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedtaper as ft
-from fedtaper.influence import reference_client, vanishing_clock
+from fedtaper.influence import reference_client
 
 scales = st.floats(1e-6, 1e3)
 deltas = st.floats(0.7501, 1.0)
@@ -132,10 +132,3 @@ def test_effective_influence_multiplies_its_factors():
         ft.effective_influence(same, 50, participation=1.5)
     with pytest.raises(ft.FedtaperError, match="local_steps"):
         ft.effective_influence(same, 50, local_steps=[1, 2])
-
-
-def test_vanishing_clock_inverts_influence():
-    schedules = [ft.Power(0.1, 0.76), ft.Power(0.3, 1.0), ft.Power(0.05, 0.76)]
-    n = vanishing_clock(schedules, 0.01)
-    assert np.isnan(n[0]) and np.isnan(n[2])
-    assert ft.influence(schedules, n[1])[1] == pytest.approx(0.01)

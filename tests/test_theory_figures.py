@@ -44,6 +44,8 @@ def test_every_figure_is_drawn(run, tmp_path):
     plots.probability_by_eps(curves, curves, tmp_path / "eps.png")
     plots.probability_presets({"a": curves}, {"a": curves}, tmp_path / "presets.png", 0.1)
     assert len(list(tmp_path.glob("*.png"))) == 6
+    with pytest.raises(ft.FedtaperError, match="phase plane"):
+        plots.phase_plane(run, tmp_path / "other.png", coordinates=(0, 3))
 
 
 def test_claims_are_judged_from_data(tmp_path, monkeypatch):

@@ -89,6 +89,8 @@ def test_one_seed_and_diverged_seeds():
         ft.Experiment(ft.LinearRegression(), ft.Power(0.1, 0.76, 20), rounds=100, local_steps=5)
     )
     assert ft.tracking_error(one).finite.shape[0] == 1
+    with pytest.raises(ft.FedtaperError, match="no finite round"):
+        ft.tracking_error(replace(one, w=one.w[:0], round=one.round[:0], t=one.t[:0]))
     many = simulate(ft.Constant(0.1), 2, rounds=2000)
     assert many.diverged
     assert np.all(np.isinf(ft.tracking_error(many, 0.5, starts=[1500]).finite))

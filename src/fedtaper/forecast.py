@@ -13,7 +13,7 @@ from fedtaper.experiment import Experiment
 from fedtaper.ode import limit_ode
 
 Array = NDArray[np.float64]
-_SCAN = np.linspace(0.0, math.log(1e300), 20_001)
+_SCAN = np.linspace(0.0, math.log(1e300), 2001)
 
 
 @dataclass(frozen=True)

@@ -134,23 +134,3 @@ def effective_influence(
         participation=per_client("participation", participation, count, low=0, high=1),
         reference=reference_client(schedules),
     )
-
-
-def vanishing_clock(schedules: Sequence[Schedule], target: float) -> NDArray[np.float64]:
-    """The clock value at which a vanishing client's influence has fallen to ``target``.
-
-    NaN for a client whose influence does not vanish. Offsets are not counted (they do not
-    matter at such n).
-
-    >>> from fedtaper import Power
-    >>> case_3 = [Power(c=0.1, delta=0.76), Power(c=0.1, delta=1.0)]
-    >>> f"{vanishing_clock(case_3, 0.01)[1]:.1e}"
-    '2.2e+08'
-    """
-    schedules = checked_schedules(schedules)
-    top = schedules[reference_client(schedules)]
-    out = np.full(len(schedules), np.nan)
-    for i, s in enumerate(schedules):
-        if s.delta > top.delta:
-            out[i] = max(1.0, (s.c / top.c / target) ** (1 / (s.delta - top.delta)))
-    return out

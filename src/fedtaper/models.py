@@ -25,6 +25,14 @@ class _Residual(nn.Module):
         return x + self.body(x)
 
 
+class _GlobalMaxPool(nn.Module):
+    """The largest value of each channel."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """From (samples, channels, height, width) to (samples, channels)."""
+        return nn.functional.max_pool2d(x, (x.shape[-2], x.shape[-1])).flatten(1)
+
+
 def _block(before: int, after: int, pool: bool = False) -> nn.Sequential:
     layers: list[nn.Module] = [
         nn.Conv2d(before, after, 3, padding=1, bias=False),
@@ -43,8 +51,7 @@ def resnet9(channels: int, height: int, width: int, classes: int) -> nn.Module:
         _block(128, 256, pool=True),
         _block(256, 512, pool=True),
         _Residual(_block(512, 512), _block(512, 512)),
-        nn.AdaptiveMaxPool2d(1),
-        nn.Flatten(),
+        _GlobalMaxPool(),
         nn.Linear(512, classes),
     )
 
@@ -68,13 +75,15 @@ def lenet5(channels: int, height: int, width: int, classes: int) -> nn.Module:
 
 
 def cnn(channels: int, height: int, width: int, classes: int) -> nn.Module:
-    """A small CNN for small images: two convolutions and a linear layer."""
+    """A small CNN for small images: two convolutions with GroupNorm and a linear layer."""
     side = (height // 4) * (width // 4)
     if side < 1:
         raise FedtaperError(f"cnn needs images of at least 4 x 4, not {height} x {width}")
     return nn.Sequential(
-        nn.Conv2d(channels, 16, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(),
-        nn.Conv2d(16, 32, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(),
+        nn.Conv2d(channels, 16, 3, padding=1, bias=False), nn.GroupNorm(4, 16),
+        nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1, bias=False), nn.GroupNorm(4, 32),
+        nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(),
         nn.Linear(32 * side, classes),
     )  # fmt: skip

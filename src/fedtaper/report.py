@@ -16,7 +16,7 @@ import fedtaper
 from fedtaper import store
 from fedtaper.errors import FedtaperError
 from fedtaper.experiment import Run
-from fedtaper.influence import vanishing_clock
+from fedtaper.forecast import fades
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -99,9 +99,10 @@ def sentences(run: Run) -> list[str]:
                 f"The error of the last tenth of the rounds is {settling:.2f} of that of the "
                 f"second tenth: the model {word}."
             )
-    when = vanishing_clock(e.schedules, 0.01)  # type: ignore[arg-type]
-    for group in e.groups():
-        if group.limit == 0 and group.effective > 0.01:
+    vanishing = [g for g in e.groups() if g.limit == 0 and g.effective > 0.01]
+    if vanishing:
+        when = fades(e, to=0.01)
+        for group in vanishing:
             out.append(
                 f"In the limit {group.who} will not count, but at this horizon the influence is "
                 f"still {group.effective:.3g}; it falls to 0.01 at about "

@@ -140,7 +140,9 @@ def round_record(run: Run) -> tuple[Array, Array]:
     """All shared models (seeds, rounds + 1, d) and times T_0, T_1, ...; first those before 1."""
     if run.w is None or run.w0 is None:
         raise FedtaperError("the run kept no trajectory of its model, so it cannot be compared")
-    if len(run.round) and len(run.round) != run.round[-1]:
+    if not len(run.round):
+        raise FedtaperError("the run has no finite round: " + "; ".join(map(str, run.diverged)))
+    if len(run.round) != run.round[-1]:
         raise FedtaperError("the run recorded only some rounds: run it again with thin=1")
     w, first = (run.w, run.w0) if run.many else (run.w[None], run.w0[None])
     return np.concatenate([first[:, None], w], axis=1), np.concatenate([[0.0], run.t])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedtaper.commands.terminal import console, errors, table
+from fedtaper.data.sources import FOLDER_VARIABLE
 from fedtaper.report import report as write_report
 
 
@@ -19,6 +21,15 @@ def reproduce(
         "reproduced"
     ),
     seeds: Annotated[int, typer.Option(min=10, help="Seeds of every claim.")] = 100,
+    data_set: Annotated[
+        str, typer.Option(help="Data set of claims I1 to I6: digits, bloodmnist, cifar10, ...")
+    ] = "digits",
+    device: Annotated[
+        str, typer.Option(help="Where claims I1 to I6 are run: cpu or cuda.")
+    ] = "cpu",
+    data: Annotated[
+        Path | None, typer.Option(help="Folder that holds the data set's .npz [default: fetch it].")
+    ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the claims and stop.")] = False,
 ) -> None:
     """Judge the paper's claims from data.
@@ -31,11 +42,15 @@ def reproduce(
     from fedtaper.paper import reproduce as judge
 
     chosen = pick(LEDGER, claims or [])
+    images = any(claim.id.startswith("I") for claim in chosen)
+    if data is not None:
+        os.environ[FOLDER_VARIABLE] = str(data)
     if list_:
         table("", ["claim", "statement"], [[c.id, c.statement] for c in chosen], left=2)
         return
     with errors.status("") as status:
-        rows = judge(chosen, out, seeds=seeds, say=status.update)
+        options = {"data_set": data_set, "device": device} if images else {}
+        rows = judge(chosen, out, seeds=seeds, options=options, say=status.update)
     table(
         "",
         ["claim", "verdict", "what was found", "seconds"],

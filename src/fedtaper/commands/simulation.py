@@ -26,7 +26,7 @@ def run(
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Run seeds 0 to N-1 in one batch.")
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="reference or compiled.")] = None,
+    engine: Annotated[str | None, typer.Option(help="reference, compiled, cpu or cuda.")] = None,
     resume: Annotated[bool, typer.Option(help="Go on where a stopped run left off.")] = False,
     thin: Annotated[int | None, typer.Option(min=1, help="Record every N-th round.")] = None,
     updates: Annotated[

@@ -131,9 +131,11 @@ class Session:
                 if not math.isfinite(values[2]):
                     self.state.dead_round[s], self.state.dead_client[s] = round_ + 1, i
                     return
-                move = self._sent(model - anchor, i, k, s)
+                honest = model - anchor
+                move = self._sent(honest, i, k, s)
                 update += float(weights[i]) * move
-                found[i, 2] = float(move.norm())
+                if move is not honest:
+                    found[i, 2] = float(move.norm())
                 if moves is not None:
                     moves[i] = move.numpy()
                 if block.updates is not None:

@@ -79,6 +79,37 @@ class Layout:
         return torch.cat([part.reshape(-1) for part in parts])
 
 
+class ChannelsLastNorm(torch.nn.GroupNorm):
+    """GroupNorm as sums over pixels and one multiply-add: what the compiler keeps channels-last.
+
+    The usual form views groups of channels as contiguous, which costs a copy of the images
+    before and after every layer.
+    """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The same numbers as ``torch.nn.GroupNorm``, to rounding."""
+        samples, channels = x.shape[:2]
+        wide = x.float()
+        pixels = x.shape[2] * x.shape[3]
+        shape = (samples, self.num_groups, channels // self.num_groups)
+        count = pixels * shape[2]
+        mean = wide.sum((2, 3)).view(shape).sum(2, keepdim=True) / count
+        square = (wide * wide).sum((2, 3)).view(shape).sum(2, keepdim=True) / count
+        deviation = torch.rsqrt((square - mean * mean).clamp_min(0) + self.eps)
+        scale = self.weight.float().view(1, *shape[1:]) * deviation
+        shift = self.bias.float().view(1, *shape[1:]) - mean * scale
+        out = wide * scale.reshape(samples, channels, 1, 1) + shift.reshape(samples, channels, 1, 1)
+        return out.to(x.dtype)
+
+
+def channels_last(module: torch.nn.Module) -> torch.nn.Module:
+    """The network in the form that the captured step compiles best."""
+    for part in module.modules():
+        if type(part) is torch.nn.GroupNorm and part.affine:
+            part.__class__ = ChannelsLastNorm
+    return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
 def client_step(module: torch.nn.Module, names: tuple[str, ...], local: Any) -> Callable[..., Any]:
     """One local update of one client as a function of tensors: what is compiled."""
 
@@ -99,6 +130,42 @@ def client_step(module: torch.nn.Module, names: tuple[str, ...], local: Any) -> 
     return step
 
 
+def normalised(x: torch.Tensor, scale: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """Bytes (samples, height, width, channels) as float images, channels-last."""
+    mean, deviation = scale
+    return ((x.float() / 255 - mean) / deviation).permute(0, 3, 1, 2)
+
+
+def prepared(
+    images: Any, labels: Any, scale: Any, index: Any, share: Any, flip: Any, angle: Any, a: Any,
+    t: Any, active: int, augment: bool, dtype: torch.dtype,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The active clients' mini-batches of step t: images, labels, shares, step sizes."""
+    index, share, flip, angle, a = (
+        tensor.index_select(0, t)[0, :active] for tensor in (index, share, flip, angle, a)
+    )
+    x = normalised(images[index.reshape(-1)], scale)
+    if augment:
+        x = augmented(x, flip.reshape(-1), angle.reshape(-1))
+    x = x.to(dtype).contiguous(memory_format=torch.channels_last)
+    return x, labels[index], share, a[:, 0]
+
+
+_COMPILED: dict[Any, Callable[..., Any]] = {}
+
+
+def compiled_step(e: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiled, once a process for each model and local rule."""
+    key = None
+    if e is not None:
+        shape = e.problem.data.train_x.shape[1:]
+        key = (e.problem.model, shape, len(e.problem.data.classes), e.local)
+    if key not in _COMPILED:
+        torch._dynamo.config.recompile_limit = 64  # one for each shape and type
+        _COMPILED[key] = torch.compile(function, dynamic=False)
+    return _COMPILED[key]
+
+
 class Session:
     """The rounds of one or more seeds on one device."""
 
@@ -115,7 +182,7 @@ class Session:
         self.on_gpu = device.startswith("cuda")
         self.compiled = compiled
         problem = experiment.problem
-        self.module = problem.module().to(device).to(memory_format=torch.channels_last)
+        self.module = channels_last(problem.module().to(device))
         self.layout = Layout.of(self.module)
         self.w = [self._there(w) for w in state.w]
         self.memory = [
@@ -137,13 +204,9 @@ class Session:
         data, device = problem.data, self.device
         self.images = torch.from_numpy(np.ascontiguousarray(data.train_x)).to(device)
         self.labels = torch.from_numpy(data.train_y).to(device)
-        self.mean, self.deviation = (torch.from_numpy(v).to(device) for v in data.scale)
+        self.scale = tuple(torch.from_numpy(v).to(device) for v in data.scale)
         self.test_x = torch.from_numpy(np.ascontiguousarray(data.test_x)).to(device)
         self.test_y = torch.from_numpy(data.test_y).to(device)
-
-    def normalised(self, x: torch.Tensor) -> torch.Tensor:
-        """Bytes (samples, height, width, channels) as float images, channels-last."""
-        return ((x.float() / 255 - self.mean) / self.deviation).permute(0, 3, 1, 2)
 
     def advance(self, rounds: int) -> Block:
         """Move every seed on by so many rounds."""
@@ -251,7 +314,7 @@ class Session:
             for x, y in zip(
                 self.test_x.split(TEST_CHUNK), self.test_y.split(TEST_CHUNK), strict=True
             ):
-                x = self.normalised(x).to(self.dtype)
+                x = normalised(x, self.scale).to(self.dtype)
                 answers = functional_call(self.module, params, (x,)).float()
                 losses.append(cross_entropy(answers, y, reduction="none"))
                 right.append(answers.argmax(1) == y)
@@ -320,11 +383,11 @@ class Slots:
         self.t = torch.zeros(1, dtype=torch.int64, device=device)
         self.sums = torch.zeros(width, 2, device=device)
         self.step = client_step(session.module, layout.names, e.local)
-        self.prepare = self._prepare
+        self.prepare: Callable[..., Any] = prepared
         self.graphs: dict[int, Any] = {}
-        if session.on_gpu and session.compiled:
-            self.step = torch.compile(self.step, dynamic=False)
-            self.prepare = torch.compile(self._prepare, dynamic=False)
+        self.compiled = session.on_gpu and session.compiled
+        if self.compiled:
+            self.step, self.prepare = compiled_step(e, self.step), compiled_step(None, prepared)
 
     def begin(self, anchor: torch.Tensor, count: int) -> None:
         """Every client starts from the shared model."""
@@ -389,31 +452,22 @@ class Slots:
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as trouble:
-            if self.prepare == self._prepare:
+            if not self.compiled:
                 raise
             warn(f"torch.compile failed ({type(trouble).__name__}): steps run uncompiled, slower")
             self.step = client_step(
                 self.session.module, self.session.layout.names, self.session.e.local
             )
-            self.prepare = self._prepare
+            self.prepare, self.compiled = prepared, False
             self._all(active)
-
-    def _prepare(self, active: int) -> tuple[Any, ...]:
-        """The active clients' mini-batches: images in the computing type, labels, shares, a."""
-        s, t = self.session, self.t
-        index, share, flip, angle = (
-            tensor.index_select(0, t)[0, :active]
-            for tensor in (self.index, self.share, self.flip, self.angle)
-        )
-        x = s.normalised(s.images[index.reshape(-1)])
-        if s.e.problem.augment:
-            x = augmented(x, flip.reshape(-1), angle.reshape(-1))
-        x = x.to(s.dtype).contiguous(memory_format=torch.channels_last)
-        return x, s.labels[index], share, self.a.index_select(0, t)[0, :active, 0]
 
     def _all(self, active: int) -> None:
         """One step of the first ``active`` clients, shared out over the streams."""
-        x, y, share, a = self.prepare(active)
+        session = self.session
+        x, y, share, a = self.prepare(
+            session.images, session.labels, session.scale, self.index, self.share, self.flip,
+            self.angle, self.a, self.t, active, bool(session.e.problem.augment), session.dtype,
+        )  # fmt: skip
         batch = self.session.e.batch_size
         streams = self.session.streams[:active]
         main: Any = torch.cuda.current_stream() if streams else None

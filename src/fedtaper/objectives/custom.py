@@ -15,6 +15,7 @@ from fedtaper.objectives.network import (
     Minibatches,
     first_model,
     minibatches,
+    need_torch,
     parameters_of,
     reference_gradient,
     scores_along,
@@ -92,6 +93,7 @@ class Custom:
 
     def module(self) -> torch.nn.Module:
         """A fresh model."""
+        need_torch()
         import torch
 
         from fedtaper.models import without_statistics

@@ -18,6 +18,7 @@ from fedtaper.objectives.network import (
     augmented,
     first_model,
     minibatches,
+    need_torch,
     reference_gradient,
     scores_along,
 )
@@ -136,6 +137,7 @@ class ImageClassification:
 
     def module(self) -> torch.nn.Module:
         """A fresh network."""
+        need_torch()
         from fedtaper.models import build
 
         _, height, width, channels = self.data.train_x.shape

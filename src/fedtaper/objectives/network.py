@@ -18,6 +18,14 @@ Array = NDArray[np.float64]
 ANGLE = np.deg2rad(10.0)  # the largest rotation of an augmented image
 
 
+def need_torch() -> None:
+    """Say which extra is missing, in one line."""
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise FedtaperError("networks need torch: pip install 'fedtaper[torch]'") from None
+
+
 @dataclass(frozen=True)
 class Minibatches:
     """One client's mini-batches in one round: a row a local update, padded with sample 0.

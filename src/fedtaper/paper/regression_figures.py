@@ -7,8 +7,17 @@ from typing import Any
 import numpy as np
 
 from fedtaper.paper.claim import Study
-from fedtaper.paper.ensemble import QUANTILES, ROUNDS, Ensemble, Setting, log_rounds, quiet_run
+from fedtaper.paper.ensemble import (
+    PAPER_STEP,
+    QUANTILES,
+    ROUNDS,
+    Ensemble,
+    Setting,
+    log_rounds,
+    quiet_run,
+)
 from fedtaper.plots import COLOURS, band, figure, parameters, rounds_axis, shade
+from fedtaper.schedules import Constant, Schedule
 
 Cells = dict[tuple[float, int], Ensemble]
 PERIODS = (2, 5, 10)
@@ -194,4 +203,30 @@ def baselines(study: Study, tapering: Any, literal: Any, stable: Any) -> tuple[s
                 rounds_axis(axis)
                 axis.legend(loc="upper right")
             axes[0, 0].set_ylabel(quantity)
-    return tuple(name for _, _, name in panels)
+    return (*(name for _, _, name in panels), _baseline_parameters(study))
+
+
+def _baseline_parameters(study: Study) -> str:
+    """One seed's parameters, constant 0.05 against tapering, and the band of all seeds."""
+    name = "r9-baselines-parameters.png"
+    k = log_rounds(ROUNDS, 400)
+    steps: tuple[Schedule, ...] = (Constant(0.05), PAPER_STEP)
+    with figure(study.figure(name), columns=2, height=2.4, sharey=True) as axes:
+        for axis, step, title in zip(axes[0], steps, ("constant 0.05", "0.1/n^0.76"), strict=True):
+            for style, preset in zip(("-", "--", ":"), NAMES, strict=True):
+                e = Setting(step, preset=preset).experiment(0)
+                made = quiet_run(e, range(max(10, study.seeds // 10)))
+                assert made.w is not None
+                optimum = e.problem.equilibrium(e.limit_influence)
+                low, _, high = np.quantile(made.w[:, k - 1], QUANTILES, axis=0)
+                for j in range(e.problem.dim):
+                    label = NAMES[preset] if j == 0 else ""
+                    axis.plot(k, made.w[0, k - 1, j], style, color=COLOURS[j], lw=0.8, label=label)
+                    axis.axhline(optimum[j], color="black", lw=0.6)
+                    if preset == "fedavg":
+                        axis.fill_between(k, low[:, j], high[:, j], color=COLOURS[j], alpha=0.2)
+            axis.set_title(title)
+            rounds_axis(axis)
+        axes[0, 0].set_ylabel("shared model\n(black: w*)")
+        axes[0, 1].legend(loc="center right")
+    return name

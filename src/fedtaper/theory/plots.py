@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtaper.errors import FedtaperError
 from fedtaper.experiment import Run
 from fedtaper.ode import limit_ode
 from fedtaper.plots import COLOURS, band, figure, rounds_axis
@@ -36,6 +37,11 @@ def phase_plane(
     """
     ode = limit_ode(run.experiment, "finite")
     assert run.w is not None
+    if run.w.shape[-1] <= max(coordinates) or len(run.round) <= after:
+        raise FedtaperError(
+            f"the phase plane shows coordinates {coordinates} from round {after} on: the run has "
+            f"{run.w.shape[-1]} coordinates and {len(run.round)} rounds"
+        )
     w, t = (run.w[0] if run.many else run.w), run.t
     rest = ode.equilibrium(float(t[-1]))
     solution = ode.solve(w[after - 1], start=float(t[after - 1]), end=float(t[-1]))
@@ -130,10 +136,7 @@ def probability_presets(
             for number, (name, one) in enumerate(found.items()):
                 j, colour = one.eps.index(eps), COLOURS[number % len(COLOURS)]
                 style = ("-", "--", "-.", ":")[number % 4]  # methods may coincide
-                axis.plot(one.round, one.share[j], style, color=colour, label=name)
-                axis.fill_between(
-                    one.round, one.low[j], one.high[j], color=colour, alpha=0.15, lw=0
-                )
+                _curve(axis, one, j, style, colour, name)
             rounds_axis(axis)
             axis.set_title(title)
         axes[0, 0].set_ylim(-0.03, 1.03)
@@ -150,14 +153,19 @@ def probability_by_eps(
         for j, eps in enumerate(tapering.eps):
             for one, style in ((tapering, "-"), (constant, "--")):
                 label = rf"$\epsilon$ = {eps:g}" + ("" if style == "-" else ", constant")
-                axis.plot(one.round, one.share[j], style, color=COLOURS[j], label=label)
-                axis.fill_between(
-                    one.round, one.low[j], one.high[j], color=COLOURS[j], alpha=0.15, lw=0
-                )
+                _curve(axis, one, j, style, COLOURS[j], label)
         rounds_axis(axis)
         axis.set_ylim(-0.03, 1.03)
         axis.set_ylabel(r"share of seeds that exceed $\epsilon$ later")
         _legend_above(axis, columns=2)
+
+
+def _curve(axis: Any, one: ProbabilityOne, j: int, style: str, colour: str, label: str) -> None:
+    """One share with its interval, up to nine tenths of the run: "later" ends with the run."""
+    shown = one.round <= 0.9 * one.round[-1]
+    axis.plot(one.round[shown], one.share[j, shown], style, color=colour, label=label)
+    limits = one.low[j, shown], one.high[j, shown]
+    axis.fill_between(one.round[shown], *limits, color=colour, alpha=0.15, lw=0)
 
 
 def _legend_above(axis: Any, columns: int) -> None:

@@ -1,0 +1,150 @@
+"""The runs behind claims I1 to I6: each is made once, kept in a folder, and never made again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedtaper import store
+from fedtaper.data import SOURCES, DominantClass, RareClass
+from fedtaper.errors import FedtaperError
+from fedtaper.experiment import Experiment, Run
+from fedtaper.objectives.images import ImageClassification
+from fedtaper.paper.claim import Study
+from fedtaper.presets import PRESETS
+from fedtaper.schedules import Constant, Power, Schedule
+from fedtaper.simulate import run as simulate
+
+CLIENTS, BATCH, DELTA = 10, 32, 0.76
+BASELINES = ("fedavg", "fedprox", "fednova")
+STEPS = ("constant", "tapering")
+RARE_CASES = ("equal", "finite", "vanishing")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One data set's sizes: the paper's, but for the digits."""
+
+    model: str = "resnet9"
+    c: float = 0.1
+    rounds: int = 100
+    seeds: int = 1
+    rare_seeds: int = 1
+    share: float = 0.7
+
+
+SETUPS = {
+    "digits": Setup(model="cnn", c=0.3, rounds=50, seeds=3, rare_seeds=3),
+    "bloodmnist": Setup(rare_seeds=3),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run: split, method, step sizes, and what claim I6 varies."""
+
+    split: str = "dominant"
+    method: str = "fedavg"
+    steps: str = "tapering"
+    seed: int = 0
+    delta: float = DELTA
+    epochs: int = 3
+    share: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The run's folder."""
+        parts = [self.split, self.method, self.steps]
+        if self.delta != DELTA:
+            parts.append(f"delta{self.delta:g}")
+        if self.epochs != 3:
+            parts.append(f"epochs{self.epochs}")
+        if self.share is not None:
+            parts.append(f"share{self.share:g}")
+        return "-".join([*parts, f"seed{self.seed}"])
+
+
+def data_set(study: Study) -> str:
+    """The study's data set."""
+    name = str(study.options.get("data_set", "digits"))
+    if name not in SOURCES:
+        raise FedtaperError(f"there is no data set {name!r}: use one of {', '.join(SOURCES)}")
+    return name
+
+
+def setup(study: Study) -> Setup:
+    """The study's sizes."""
+    return SETUPS.get(data_set(study), Setup())
+
+
+def schedules(c: float, case: Case) -> Schedule | tuple[Schedule, ...]:
+    """Step sizes of a case; the rare class's client is the first."""
+    slow = Power(c, case.delta)
+    if case.steps == "finite":
+        return (slow, *[Power(c / 10, case.delta)] * (CLIENTS - 1))
+    if case.steps == "vanishing":
+        return (Power(c, 1.0), *[slow] * (CLIENTS - 1))
+    return Constant(c) if case.steps == "constant" else slow
+
+
+def experiment(study: Study, case: Case) -> Experiment:
+    """What a case runs."""
+    name, sizes = data_set(study), setup(study)
+    split: Any = DominantClass(case.share or sizes.share)
+    if case.split == "rare":
+        split = RareClass(SOURCES[name].rare)
+    problem = ImageClassification(
+        name, split=split, model=sizes.model, num_clients=CLIENTS,
+        seed=case.seed,
+    )  # fmt: skip
+    rules = {key: PRESETS[case.method][key] for key in ("local", "server")}
+    return Experiment(
+        problem, schedules(sizes.c, case), rounds=sizes.rounds, local_epochs=case.epochs,
+        batch_size=BATCH, seed=case.seed, **rules,
+    )  # fmt: skip
+
+
+def folder(study: Study, case: Case) -> Path:
+    """Where a case's run is kept."""
+    return study.out / "runs" / data_set(study) / case.name
+
+
+def image_run(study: Study, case: Case) -> Run:
+    """The case's run: loaded where it is finished, resumed where it stopped, else made."""
+
+    def make() -> Run:
+        where = folder(study, case)
+        if store.is_complete(where):
+            return store.load(where)
+        study.say(f"{data_set(study)}: {case.name}")
+        made = simulate(
+            experiment(study, case), out=where, resume=where.exists(), progress=False,
+            device=study.options.get("device"),
+        )  # fmt: skip
+        (where / store.MODEL).unlink(missing_ok=True)  # the claims need no weights
+        return made
+
+    found: Run = study.once(("images", data_set(study), case), make)
+    return found
+
+
+def over_seeds(study: Study, case: Case) -> list[Run]:
+    """The case's runs, one a seed."""
+    sizes = setup(study)
+    count = min(study.seeds, sizes.rare_seeds if case.split == "rare" else sizes.seeds)
+    return [image_run(study, Case(**vars(case) | {"seed": seed})) for seed in range(count)]
+
+
+def rare_runs(study: Study) -> dict[str, list[Run]]:
+    """The three influences of the rare class's client."""
+    return {steps: over_seeds(study, Case("rare", steps=steps)) for steps in RARE_CASES}
+
+
+def baseline_runs(study: Study) -> dict[tuple[str, str], list[Run]]:
+    """Three methods, each with constant and with tapering steps, by (method, steps)."""
+    return {
+        (method, steps): over_seeds(study, Case(method=method, steps=steps))
+        for method in BASELINES
+        for steps in STEPS
+    }
