@@ -25,7 +25,7 @@ def detection(table: Any, path: Path) -> None:
         for axis, witness in zip(axes[0], ("updates", "norms"), strict=True):
             for number, kind in enumerate(SHOWN):
                 share = [table.accused([kind], k, witness).mean() for k in rounds]
-                style = "--" if kind in ("noise", "copying") and witness == "norms" else "-"
+                style = "--" if kind == "copying" else "-"  # lies on the line of noise
                 axis.plot(rounds, share, style, marker="o", markersize=2.5, label=kind,
                           color=COLOURS[number])  # fmt: skip
             honest = [table.accused(HONEST, k, witness).mean() for k in rounds]
@@ -56,7 +56,7 @@ def calibration(table: Any, path: Path) -> None:
         axis.set_ylabel("actual coverage")
         axis.set_xlim(0.45, 1.01)
         axis.set_ylim(0, 1.02)
-        axis.legend(loc="lower left", bbox_to_anchor=(0.0, 0.42))
+        axis.legend(loc="center right", bbox_to_anchor=(1.0, 0.36))
 
 
 def heterogeneity(tables: dict[str, Any], path: Path) -> None:
