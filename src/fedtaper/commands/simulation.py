@@ -29,6 +29,9 @@ def run(
     engine: Annotated[str | None, typer.Option(help="reference, compiled, cpu or cuda.")] = None,
     resume: Annotated[bool, typer.Option(help="Go on where a stopped run left off.")] = False,
     thin: Annotated[int | None, typer.Option(min=1, help="Record every N-th round.")] = None,
+    updates: Annotated[
+        bool, typer.Option("--updates", help="Record every client's update, for an audit.")
+    ] = False,
 ) -> None:
     """Simulate an experiment and store the run.
 
@@ -37,7 +40,8 @@ def run(
     experiment = read_toml(file)
     folder = out or Path("runs") / file.stem
     chosen = None if seeds is None else range(seeds)
-    made = simulate(experiment, seeds=chosen, out=folder, resume=resume, engine=engine, thin=thin)
+    how = {"resume": resume, "engine": engine, "thin": thin, "updates": updates}
+    made = simulate(experiment, seeds=chosen, out=folder, **how)  # type: ignore[arg-type]
     show_run(made)
     console.print(f"Stored in {folder}. A page about it: fedtaper report {folder}", highlight=False)
     if made.diverged:
