@@ -136,9 +136,47 @@ def test_a_bad_answer_is_rejected_named_and_the_round_goes_on(why, tiny, tmp_pat
     assert (event["round"], event["site"], event["kind"]) == (3, "south", "rejected")
     assert why in event["why"]
     assert run.metrics["answered"].tolist() == [3, 3, 2, 3, 3, 3]
-    assert run.update_norms[2, 1] == 0
+    assert np.isnan(run.update_norms[2, 1])
     without = over_loop(e, lambda site, k, r: None if (site, k) == ("south", 2) else r)
     assert np.array_equal(run.w, without.w), "a rejected answer counts as none"
+
+
+def test_updates_are_kept_and_audited_as_in_simulation(tiny):
+    e = experiment(tiny, rounds=12, participation=0.8)
+    mine, theirs = ft.run(e, engine="reference", updates=True), over_loop(e)
+    np.testing.assert_allclose(theirs.updates, mine.updates, atol=1e-12)
+    verdicts = [[c.verdict for c in ft.audit(run).clients] for run in (mine, theirs)]
+    assert verdicts[0] == verdicts[1]
+
+
+def test_a_site_that_does_nothing_is_named_while_the_run_goes_on(tiny, tmp_path):
+    class Killed(BaseException):
+        pass
+
+    calls = []
+
+    def spoil(site, round_, reply):
+        if round_ == 7 and not calls:
+            calls.append(site)
+            raise Killed
+        if site == "west":
+            return spoiled_array(np.zeros(2))(reply)
+        return None if site == "south" and round_ % 3 == 0 else reply
+
+    e = experiment(tiny, rounds=11)
+    with pytest.raises(Killed):
+        over_loop(e, spoil, tmp_path / "run")
+    run = over_loop(e, spoil, tmp_path / "run")
+    named = [(x["round"], x["site"]) for x in events(tmp_path / "run") if "audit" in x["kind"]]
+    assert named == [(5, "west"), (10, "west")], "after a resume it is looked at afresh"
+    verdicts = [c.verdict for c in ft.audit(run).clients]
+    assert verdicts[2] == "idle"
+    assert verdicts[1] != "idle", "a late site is absent, not idle"
+
+
+def test_simulated_attackers_are_refused(tiny):
+    with pytest.raises(ft.FedtaperError, match="sites on Flower are real"):
+        over_loop(experiment(tiny, clients={1: ft.Idle()}))
 
 
 def test_a_late_answer_is_not_used_and_lowers_the_realised_influence(tiny, tmp_path):

@@ -7,6 +7,8 @@ when they are first needed.
 
 __version__ = "0.1.0"
 
+from fedtaper.attackers import After, Copies, Idle, Noise, Tapers
+from fedtaper.audit import Audit, Auditor, ClientAudit, audit
 from fedtaper.config import from_toml, read_toml, to_toml
 from fedtaper.data import Dirichlet, DominantClass, Iid, RareClass
 from fedtaper.errors import AssumptionWarning, FedtaperError, FedtaperWarning, StabilityWarning
@@ -19,6 +21,7 @@ from fedtaper.objectives.custom import Custom
 from fedtaper.objectives.images import ImageClassification
 from fedtaper.objectives.linear import LinearRegression
 from fedtaper.ode import LimitOde, limit_ode
+from fedtaper.plan import Fade, Plan, plan
 from fedtaper.presets import PRESETS
 from fedtaper.report import report
 from fedtaper.schedules import Constant, Power
@@ -37,27 +40,36 @@ __all__ = [
     "PRESETS",
     "Adagrad",
     "Adam",
+    "After",
     "AssumptionWarning",
     "Assumptions",
+    "Audit",
+    "Auditor",
     "Average",
     "Bound",
+    "ClientAudit",
     "Constant",
+    "Copies",
     "Custom",
     "Dirichlet",
     "Divergence",
     "DominantClass",
     "Experiment",
+    "Fade",
     "Federation",
     "FedtaperError",
     "FedtaperWarning",
     "Forecast",
+    "Idle",
     "Iid",
     "ImageClassification",
     "Influence",
     "LimitOde",
     "LinearRegression",
+    "Noise",
     "NoiseSums",
     "Normalised",
+    "Plan",
     "Power",
     "ProbabilityOne",
     "Proximal",
@@ -66,9 +78,11 @@ __all__ = [
     "Sgd",
     "Stability",
     "StabilityWarning",
+    "Tapers",
     "Task",
     "Tracking",
     "Yogi",
+    "audit",
     "bound",
     "check",
     "effective_influence",
@@ -78,6 +92,7 @@ __all__ = [
     "limit_ode",
     "load",
     "noise_sums",
+    "plan",
     "probability_one",
     "read_toml",
     "report",

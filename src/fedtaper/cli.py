@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import fedtaper
-from fedtaper.commands import claims, federation, simulation, theory
+from fedtaper.commands import claims, federation, influence, simulation, theory
 from fedtaper.commands.terminal import console, show_error, show_warning
 from fedtaper.errors import FedtaperError
 
@@ -50,6 +50,8 @@ def told(command: Callable[..., None]) -> Callable[..., None]:
 for command in (
     simulation.demo,
     simulation.run,
+    influence.plan,
+    influence.audit,
     theory.check,
     theory.forecast,
     claims.reproduce,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtaper.attackers import BEHAVIOURS, After
 from fedtaper.data.splits import Dirichlet, DominantClass, Iid, RareClass
 from fedtaper.errors import FedtaperError, nearest
 from fedtaper.experiment import Experiment
@@ -30,9 +31,9 @@ SERVER_RULES = {
     "adam": Adam,
     "yogi": Yogi,
 }
+_OWN_TABLES = ("problem", "schedules", "local", "server", "clients")
+TABLES = ("experiment", *_OWN_TABLES, "federation")
 CUSTOM = "custom"  # a problem that is code, and so cannot be in a file
-TABLES = ("experiment", "problem", "schedules", "local", "server", "federation")
-_OWN_TABLES = ("problem", "schedules", "local", "server")
 
 
 def read_toml(path: str | Path, problem: Any = None) -> Experiment:
@@ -96,6 +97,8 @@ def from_toml(text: str, folder: str | Path = ".", problem: Any = None) -> Exper
     for name, rules in (("local", LOCAL_RULES), ("server", SERVER_RULES)):
         if name in tree:
             settings[name] = _rule(dict(_table(tree, name)), rules, f"[{name}]")
+    if "clients" in tree:
+        settings["clients"] = _behaviours(_table(tree, "clients"))
     if "rounds" not in settings:
         raise FedtaperError("[experiment] needs rounds")
     schedules = _schedules(tree["schedules"], objective.num_clients)
@@ -123,6 +126,9 @@ def to_toml(experiment: Experiment, data: str | None = None) -> str:
     lines = []
     for name, table in tree.items():
         lines += [f"[{name}]", *(f"{k} = {_value(v)}" for k, v in table.items()), ""]
+    for client, behaviour in experiment.clients:  # type: ignore[misc]
+        found = _behaviour_settings(behaviour)
+        lines += [f"[clients.{client}]", *(f"{k} = {_value(v)}" for k, v in found.items()), ""]
     for schedule, count in _grouped(experiment.schedules):  # type: ignore[arg-type]
         lines += ["[[schedules]]"]
         lines += [f"{k} = {_value(v)}" for k, v in _settings(schedule, set()).items()]
@@ -224,6 +230,35 @@ def _rule(table: dict[str, Any], rules: dict[str, Any], where: str) -> Any:
         means = {k: v for k, v in rules.items() if v in (Average, Normalised)}
         table["mean"] = _rule(dict(table["mean"]), means, f"{where} mean")
     return _build(rules[kind], table, where)
+
+
+def _behaviours(table: dict[str, Any]) -> dict[int, Any]:
+    """``[clients.3]`` tables: what a client does that is not what it declared."""
+    out = {}
+    for client, found in table.items():
+        where = f"[clients.{client}]"
+        if not client.isdigit() or not isinstance(found, dict):
+            raise FedtaperError(f"{where}: behaviours are tables by client number, from 0")
+        found = dict(found)
+        after = found.pop("after", None)
+        if isinstance(found.get("schedule"), dict):
+            found["schedule"] = _schedules([found["schedule"]], 1)[0]
+        behaviour = _rule(found, BEHAVIOURS, where)
+        out[int(client)] = behaviour if after is None else After(after, behaviour)
+    return out
+
+
+def _behaviour_settings(behaviour: Any) -> dict[str, Any]:
+    late = isinstance(behaviour, After)
+    what = behaviour.then if late else behaviour
+    kind = next((k for k, v in BEHAVIOURS.items() if type(what) is v), None)
+    if kind is None:
+        raise FedtaperError(f"a behaviour of your own ({type(what).__name__}) cannot be TOML")
+    found = {f.name: getattr(what, f.name) for f in fields(what)}
+    if "schedule" in found:
+        found["schedule"] = _settings(found["schedule"], set())
+    found = {"kind": kind} | {k: v for k, v in found.items() if v is not None}
+    return found | ({"after": behaviour.round} if late else {})
 
 
 def _build(make: Any, settings: dict[str, Any], where: str) -> Any:

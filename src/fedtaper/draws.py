@@ -7,6 +7,7 @@ batch can change it. ``engines/compiled.py`` compiles the very functions below.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
+_ONE, _S11 = np.uint64(1), np.uint64(11)
 _S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
 LOW_32, S32 = np.uint64(0xFFFFFFFF), np.uint64(32)
 
@@ -55,6 +57,25 @@ def uniform(seed: int, client: int, round_: int) -> float:
     with np.errstate(over="ignore"):
         key = stream_key(np.uint64(seed), np.uint64(client), np.uint64(round_))
         return float(mix(key ^ _MIX_1) >> np.uint64(11)) * 2.0**-53
+
+
+def normal_place(key: Any, j: Any) -> Any:
+    """Where the two hashes of normal number j of a stream start, apart from its mini-batches."""
+    return (key ^ _MIX_2) + (j + j + _ONE) * GOLDEN
+
+
+def box_muller(first: Any, second: Any) -> float:
+    """A standard normal number from two hashes."""
+    u, v = float(first >> _S11) * 2.0**-53, float(second >> _S11) * 2.0**-53
+    return math.sqrt(-2.0 * math.log(1.0 - u)) * math.cos(2.0 * math.pi * v)
+
+
+def normals(seed: int, client: int, round_: int, count: int) -> NDArray[np.float64]:
+    """Standard normal numbers for a client and a round."""
+    with np.errstate(over="ignore"):
+        key = stream_key(np.uint64(seed), np.uint64(client), np.uint64(round_))
+        places = [normal_place(key, np.uint64(j)) for j in range(count)]
+        return np.array([box_muller(mix(place), mix(place + GOLDEN)) for place in places])
 
 
 def generator(seed: int, *place: int) -> np.random.Generator:

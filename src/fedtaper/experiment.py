@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtaper import draws
+from fedtaper.attackers import Behaviour, checked
 from fedtaper.checks import per_client, whole
 from fedtaper.errors import FedtaperError
 from fedtaper.influence import (
@@ -57,6 +58,9 @@ class Experiment:
             moves on by the largest.
         participation: chance that a client takes part in a round: one, or one for each. The
             server's weights stay as they are, so an absent client adds nothing.
+        clients: behaviours of clients that do not send what they declared, by client, such as
+            ``{3: Idle()}``, to test an audit against (see ``attackers.py``). Schedules and
+            influence stay those that are declared.
         seed: of the run: first model, mini-batches, participation.
 
     >>> import fedtaper as ft
@@ -75,6 +79,7 @@ class Experiment:
     server: ServerRule = field(default_factory=Average)
     clock: Clock | None = None
     participation: float | tuple[float, ...] = 1.0
+    clients: Mapping[int, Behaviour] | tuple[tuple[int, Behaviour], ...] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -91,6 +96,7 @@ class Experiment:
             value = getattr(self, name)
             if isinstance(value, (list, np.ndarray)):
                 object.__setattr__(self, name, tuple(np.asarray(value).tolist()))
+        object.__setattr__(self, "clients", checked(self.clients, self.num_clients))
         whole("rounds", self.rounds)
         whole("batch_size", self.batch_size)
         whole("seed", self.seed, low=0)
@@ -334,6 +340,7 @@ class Run:
         w0: the shared model before round 1, or None where the model is large.
         metrics: name to array, one value a recorded round.
         update_norms: size of each client's update, (rounds, L); 0 where it was absent.
+        updates: the updates themselves, (rounds, L, dim), where they were asked for.
         diverged: the seeds that left the finite numbers; their later rounds are NaN (one
             seed: cut off).
         engine, seconds: which engine, and how long it took.
@@ -351,6 +358,7 @@ class Run:
     w0: Array | None
     metrics: dict[str, Array]
     update_norms: Array
+    updates: Array | None = None
     diverged: tuple[Divergence, ...] = ()
     engine: str = ""
     seconds: float = 0.0

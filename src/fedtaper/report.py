@@ -141,9 +141,22 @@ def _run_section(run: Run) -> str:
     notes = escape(json.dumps(run.provenance or store.provenance(run), indent=2))
     return (
         f"<h2>{name}</h2>{facts}{pictures}{numbers}<h3>Influence in the last round</h3>{influence}"
+        f"{_audit_part(run)}"
         f"<details><summary>Settings</summary><pre>{settings}</pre></details>"
         f"<details><summary>Provenance</summary><pre>{notes}</pre></details>"
     )
+
+
+def _audit_part(run: Run) -> str:
+    """Who contributed as declared, for runs that kept the updates (the first seed)."""
+    if run.updates is None or not len(run.round):
+        return ""
+    from fedtaper.audit import audit
+
+    found = audit(run, seed=run.seeds[0] if run.many else None)
+    head, *rows = found.rows()
+    notes = "".join(f"<p>{escape(text)}</p>" for text in (*found.remarks(), found.caveat))
+    return f"<h3>Audit: who contributed as declared</h3>{_table(head, rows)}{notes}"
 
 
 def _run_figures(run: Run) -> list[str]:

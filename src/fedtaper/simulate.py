@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper import engines, store
+from fedtaper.audit.directions import SKETCH
 from fedtaper.checks import whole
 from fedtaper.clock import Clock
 from fedtaper.engines import KEEP_DIM, State
@@ -38,6 +39,7 @@ def run(
     device: str | None = None,
     precision: str | None = None,
     thin: int | None = None,
+    updates: bool = False,
     progress: bool | None = None,
 ) -> Run:
     """Simulate an experiment, for its own seed or for many seeds in one batch.
@@ -55,11 +57,16 @@ def run(
         precision: "bf16" (the default) or "float32", on CUDA.
         thin: record every thin-th round (and the last). By default all, unless they would
             take more than 1 GiB.
+        updates: record every client's update, (rounds, L, dim), as ``run.updates`` (networks: a
+            sketch of it): an audit sees more in directions than in sizes.
         progress: a progress bar; by default where one can be seen and the work is long.
     """
     if engine == "flower":
-        refused = {"seeds": seeds, "device": device, "precision": precision}
-        return _on_flower(experiment, refused, out=out, resume=resume, thin=thin)
+        return _on_flower(
+            experiment,
+            {"seeds": seeds, "device": device, "precision": precision},
+            {"out": out, "resume": resume, "thin": thin, "updates": updates},
+        )
     chosen = _seeds(experiment, seeds)
     if resume and out is None:
         raise FedtaperError("resume=True needs out=, the folder of the run to go on with")
@@ -67,10 +74,11 @@ def run(
         if resume and store.is_complete(out):
             return store.load(out, experiment.problem)
         store.prepare(out, resume=resume)
-    module = _engine(experiment, engine, device)
+    module = _without_extras(_engine(experiment, engine, device), experiment, updates)
     warn_if_unstable(experiment)
-    record = _Record(experiment, chosen, seeds is not None, _thinning(experiment, chosen, thin))
-    state = engines.init(experiment, chosen)
+    thinned = _thinning(experiment, chosen, thin, updates)
+    record = _Record(experiment, chosen, seeds is not None, thinned)
+    state = engines.init(experiment, chosen, updates)
     record.w0 = state.w.copy() if record.w is not None else None
     seconds = 0.0
     if resume and out is not None:
@@ -124,6 +132,7 @@ class _Record:
         small = e.problem.dim <= KEEP_DIM or not hasattr(e.problem, "batch_loss")
         self.w = np.full((*shape, e.problem.dim), np.nan) if small else None
         self.norms = np.full((*shape, e.num_clients), np.nan)
+        self.updates: Array | None = None
         self.metrics: dict[str, Array] = {}
         self.w0: Array | None = None
         self.p = e.limit_influence
@@ -142,10 +151,17 @@ class _Record:
         if self.w is not None and block.w is not None:
             self.w[:, low:high] = block.w[:, pick]
         self.norms[:, low:high] = block.update_norms[:, pick]
+        if block.updates is not None:
+            self._room_for_updates(block.updates.shape[-1])[:, low:high] = block.updates[:, pick]
         for name, values in found.items():
             if name not in self.metrics:
                 self.metrics[name] = np.full(self.norms.shape[:2], np.nan)
             self.metrics[name][:, low:high] = values
+
+    def _room_for_updates(self, width: int) -> Array:
+        if self.updates is None:
+            self.updates = np.full((*self.norms.shape, width), np.nan)
+        return self.updates
 
     def _from_weights(
         self, first: int, before: Array | None, block: engines.Block, pick: Any
@@ -162,6 +178,10 @@ class _Record:
         done = int(np.searchsorted(self.round, state.round, side="right"))
         parts = {f"memory_{i}": array for i, array in enumerate(state.memory)}
         kept = {f"metric_{name}": array[:, :done] for name, array in self.metrics.items()}
+        if state.last is not None:
+            kept["last"] = state.last
+        if self.updates is not None:
+            kept["updates"] = self.updates[:, :done]
         if self.w is not None:
             parts["w"] = self.w[:, :done]
         return {
@@ -187,6 +207,12 @@ class _Record:
         self.norms[:, :done] = saved["norms"]
         if self.w is not None:
             self.w[:, :done] = saved["w"]
+        if state.last is not None:
+            state.last = saved["last"]
+        if state.keep_updates:
+            if "updates" not in saved:
+                raise FedtaperError("the stopped run did not record updates: resume without them")
+            self._room_for_updates(saved["updates"].shape[-1])[:, :done] = saved["updates"]
         for key in saved:
             if key.startswith("metric_"):
                 full = np.full(self.norms.shape[:2], np.nan)
@@ -212,6 +238,7 @@ class _Record:
             model=(state.w if self.many else state.w[0]) if self.w is None else None,
             metrics={name: pick(values) for name, values in self.metrics.items()},
             update_norms=pick(self.norms),
+            updates=None if self.updates is None else pick(self.updates),
             diverged=_divergences(e, state),
             engine=engine,
             seconds=seconds,
@@ -232,7 +259,7 @@ def _divergences(e: Experiment, state: State) -> tuple[Divergence, ...]:
     return tuple(found)
 
 
-def _on_flower(experiment: Experiment, refused: dict[str, Any], **how: Any) -> Run:
+def _on_flower(experiment: Experiment, refused: dict[str, Any], how: dict[str, Any]) -> Run:
     from fedtaper.engines.flower import simulation
 
     for name, value in refused.items():
@@ -283,6 +310,17 @@ def _engine(e: Experiment, name: Any, device: str | None = None) -> ModuleType:
     return reference
 
 
+def _without_extras(module: ModuleType, e: Experiment, updates: bool) -> ModuleType:
+    """Refuse what an engine cannot do, before any work."""
+    if module.__name__.endswith("cuda") and (updates or e.clients):
+        raise FedtaperError(
+            'the CUDA engine neither records updates nor simulates clients=: use device="cpu"'
+        )
+    if module.__name__ == "flower" and e.clients:
+        raise FedtaperError("sites on Flower are real: clients= simulates on the other engines")
+    return module
+
+
 def _network_engine(name: str) -> ModuleType:
     if name == "cpu":
         from fedtaper.engines import cpu
@@ -301,12 +339,14 @@ def _session(module: Any, e: Experiment, state: State, precision: str | None) ->
     return module.start(e, state, **how) if hasattr(module, "start") else None
 
 
-def _thinning(e: Experiment, seeds: NDArray[np.int64], thin: int | None) -> int:
+def _thinning(e: Experiment, seeds: NDArray[np.int64], thin: int | None, updates: bool) -> int:
     if thin is not None:
         whole("thin", thin)
         return thin
     kept = 0 if hasattr(e.problem, "batch_loss") else e.problem.dim
-    per_round = 8 * (kept + e.num_clients + 5) * len(seeds)
+    width = min(e.problem.dim, SKETCH) if hasattr(e.problem, "batch_loss") else e.problem.dim
+    per_client = e.num_clients * (1 + updates * width)
+    per_round = 8 * (kept + per_client + 5) * len(seeds)
     return int(np.ceil(per_round * e.rounds / KEEP_BYTES))
 
 

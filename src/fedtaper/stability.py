@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from fedtaper.errors import StabilityWarning, warn
 from fedtaper.schedules import Constant
 
+MEASURABLE = 200_000  # parameters up to which a curvature is measured unasked
 LOOK = 300  # rounds looked at: the climb of a tapering step is over well before
 
 
@@ -78,15 +80,58 @@ class Stability:
 
 def stability(experiment: Any) -> Stability:
     """Compare first steps with curvatures, and follow the expected motion where it matters."""
+    return stability_at(experiment, experiment.problem.curvature)
+
+
+def curvatures(experiment: Any) -> Any:
+    """Each client's largest curvature: in closed form, or by power iteration at the first model.
+
+    None for models too large for that to be quick.
+    """
     problem = experiment.problem
+    if hasattr(problem, "curvature"):
+        return problem.curvature
+    if problem.dim > MEASURABLE or not hasattr(problem, "minibatches"):
+        return None
+    w = problem.initial(experiment.seed)
+    found = []
+    for i in range(experiment.num_clients):
+        batch = problem.minibatches(experiment, experiment.seed, i, 0)[0]
+        gradient = partial(problem.gradient, i, batch=batch)
+        found.append(largest_curvature(gradient, w, iterations=8))
+    return np.array(found)
+
+
+def largest_curvature(gradient: Any, w: Any, iterations: int = 20) -> float:
+    """The largest eigenvalue of the Hessian in size, by power iteration on gradient differences.
+
+    >>> largest_curvature(lambda w: np.array([1.0, 3.0]) * w, np.zeros(2))
+    3.0
+    """
+    v = np.random.default_rng(0).normal(size=len(w))
+    v /= np.linalg.norm(v)
+    size = 1e-4 * max(1.0, float(np.linalg.norm(w)))
+    value = 0.0
+    for _ in range(iterations):
+        product = (gradient(w + size * v) - gradient(w - size * v)) / (2 * size)
+        value = float(np.linalg.norm(product))
+        if value == 0:
+            break
+        v = product / value
+    return round(value, 12)
+
+
+def stability_at(experiment: Any, curvature: Any) -> Stability:
+    """:func:`stability` for curvatures that are known from elsewhere."""
     first = np.max(experiment.step_sizes(0, 1)[0], axis=0)
     mu = getattr(experiment.local, "mu", 0.0)
-    curvature = problem.curvature + mu
+    curvature = curvature + mu
     bad = np.flatnonzero(first * curvature > 2)
     if not len(bad):
         return Stability((), float(first.max()), float(curvature.max()), 0.0, 0, 0.0, 0.0, 0.0)
     worst = int(bad[np.argmax(first[bad] * curvature[bad])])
     scaled = bool(experiment.server.init(np.zeros(1)))  # an optimiser rescales every step
+    scaled = scaled or not hasattr(experiment.problem, "moments")
     peak, peak_round, growth = (math.nan, 0, math.nan) if scaled else _expected_growth(experiment)
     schedule = experiment.schedules[worst]
     offset = 0.0

@@ -81,7 +81,7 @@ def save(run: Run, out: str | Path) -> Run:
         write_text(out / METRICS, metrics_csv(run))
     arrays = {f"metric_{k}": v for k, v in run.metrics.items()}
     arrays |= {"round": run.round, "n": run.n, "t": run.t, "update_norms": run.update_norms}
-    kept = {"w": run.w, "w0": run.w0}
+    kept = {"w": run.w, "w0": run.w0, "updates": run.updates}
     arrays |= {name: array for name, array in kept.items() if array is not None}
     if run.model is not None:
         _write(out / MODEL, _npz({"model": run.model.astype(np.float32)}))
@@ -114,6 +114,7 @@ def load(folder: str | Path, problem: Any = None) -> Run:
                 k.removeprefix("metric_"): v for k, v in arrays.items() if k.startswith("metric_")
             },
             update_norms=arrays["update_norms"],
+            updates=arrays.get("updates"),
             diverged=diverged,
             engine=notes["engine"],
             seconds=notes["seconds"],

@@ -31,21 +31,23 @@ def run(
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on where a stopped run left off.")] = False,
     thin: Annotated[int | None, typer.Option(min=1, help="Record every N-th round.")] = None,
+    updates: Annotated[
+        bool, typer.Option("--updates", help="Record every client's update, for an audit.")
+    ] = False,
 ) -> None:
     """Simulate an experiment and store the run.
 
     Example: fedtaper run examples/case3.toml --seeds 100
     """
     folder = out or Path("runs") / file.stem
+    chosen = None if seeds is None else range(seeds)
+    how = {"resume": resume, "thin": thin, "updates": updates}
     if engine == "flower" and seeds is None:
         from fedtaper.engines.flower.simulation import run_file
 
-        made = run_file(file, out=folder, resume=resume, thin=thin)
+        made = run_file(file, out=folder, **how)  # type: ignore[arg-type]
     else:
-        experiment, chosen = read_toml(file), None if seeds is None else range(seeds)
-        made = simulate(
-            experiment, seeds=chosen, out=folder, resume=resume, engine=engine, thin=thin
-        )
+        made = simulate(read_toml(file), seeds=chosen, out=folder, engine=engine, **how)  # type: ignore[arg-type]
     show_run(made)
     console.print(f"Stored in {folder}. A page about it: fedtaper report {folder}", highlight=False)
     if made.diverged:

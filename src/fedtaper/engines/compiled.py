@@ -16,8 +16,8 @@ import numpy as np
 from numba import njit
 from numba.cpython.unsafe.tuple import tuple_setitem
 
-from fedtaper import draws, local, server
-from fedtaper.engines import Block, State
+from fedtaper import attackers, draws, local, server
+from fedtaper.engines import Block, State, new_block
 
 WIDE = 16  # features from which sums are kept in memory rather than in registers
 TOGETHER = 16  # seeds that one thread moves on side by side, sharing the cached data
@@ -26,7 +26,12 @@ _MEAN, _ADAGRAD, _ADAM, _YOGI = range(4)
 _SECOND = {server.Adagrad: _ADAGRAD, server.Adam: _ADAM, server.Yogi: _YOGI}
 _GOLDEN, _LOW_32, _S32 = draws.GOLDEN, draws.LOW_32, draws.S32
 
+_SCALED, _NOISE = attackers.SCALED, attackers.NOISE
+_MATCHED_COPY = attackers.MATCHED_COPY
+
 _mix = njit(inline="always")(draws.mix)
+_normal_place = njit(draws.normal_place)
+_box_muller = njit(draws.box_muller)
 _direction = njit(inline="always")(local.proximal_direction)
 _momentum = njit(inline="always")(server.momentum)
 _adagrad = njit(inline="always")(server.adagrad)
@@ -48,13 +53,11 @@ def supports(experiment: Any) -> bool:
 
 def advance(experiment: Any, state: State, rounds: int) -> Block:
     """Move every seed on by ``rounds`` rounds, changing ``state``."""
-    count, dim = state.w.shape
-    block = Block(
-        np.full((count, rounds, dim), np.nan),
-        np.full((count, rounds, experiment.num_clients), np.nan),
-    )
-    a = experiment.step_sizes(state.round, state.round + rounds)
-    weights = experiment.server_weights(a.sum(axis=1))
+    count = len(state.w)
+    block = new_block(experiment, state, rounds)
+    a = attackers.actual_step_sizes(experiment, state.round, state.round + rounds)
+    sums = experiment.step_sums(state.round, state.round + rounds)
+    weights = experiment.server_weights(sums)
     workers = min(count, os.cpu_count() or 1)
     parts = np.array_split(np.arange(count), max(workers, count // TOGETHER))
     _advance_seeds(experiment, state, block, a[:0], weights[:0], parts[0][:1])  # compile once
@@ -89,6 +92,8 @@ def _advance_seeds(e: Any, state: State, block: Block, a: Any, weights: Any, par
     moments = [array[low:high] for array in state.memory] or [state.w[:0], state.w[:0]]
     dim = e.problem.dim
     zeros = (0.0,) * (dim if dim <= WIDE else 1)
+    none = np.empty((0, 0, 0, 1))
+    kind, scale = attackers.tables(e, first, first + rounds)
     assert block.w is not None
     _rounds(
         e.problem.rows, starts, np.asarray(e.problem.sizes), zeros,
@@ -96,6 +101,8 @@ def _advance_seeds(e: Any, state: State, block: Block, a: Any, weights: Any, par
         state.w[low:high], moments[0], moments[1], first,
         state.dead_round[low:high], state.dead_client[low:high],
         block.w[low:high], block.update_norms[low:high],
+        none if block.updates is None else block.updates[low:high],
+        kind, scale, np.empty((0, 0, 0)) if state.last is None else state.last[low:high],
     )  # fmt: skip
 
 
@@ -177,18 +184,45 @@ def _server_step(rule, constants, w, update, first_moment, second_moment, z):
         w[z, j] = _scaled_step(w[z, j], m, v, eta, tau)
 
 
+@njit
+def _send(kind, scale, moves, i, last, z, key):
+    """``attackers.sent`` in place, on row i of the updates of a round."""
+    dim = moves.shape[1]
+    if kind == _SCALED:
+        moves[i] *= scale
+        return
+    if kind == _NOISE:
+        size = np.sqrt(np.sum(moves[i] ** 2))
+        for j in range(dim):
+            place = _normal_place(key, np.uint64(j))
+            moves[i, j] = _box_muller(_mix(place), _mix(place + _GOLDEN))
+        moves[i] *= scale * size / np.sqrt(np.sum(moves[i] ** 2))
+        return
+    count, norms = moves.shape[0], 0.0
+    moves[i] = 0.0
+    for other in range(count):
+        if other != i:
+            moves[i] += last[z, other] / (count - 1)
+            norms += np.sqrt(np.sum(last[z, other] ** 2)) / (count - 1)
+    if kind == _MATCHED_COPY:
+        size = np.sqrt(np.sum(moves[i] ** 2))
+        scale = norms / size if size > 0 else 0.0
+    moves[i] *= scale
+
+
 @njit(nogil=True, cache=True, fastmath=FMA)
 def _rounds(  # noqa: PLR0912 (one loop nest: cutting it up would cost speed)
     rows, starts, sizes, zeros,
     keys, present, a, steps, weights, batch_size, mu, rule, constants,
     w, first_moment, second_moment, first_round, dead_round, dead_client,
-    trajectory, update_norms,
+    trajectory, update_norms, updates, kind, scales, last,
 ):  # fmt: skip
     seeds, dim = w.shape
     half, share = (batch_size + 1) // 2, 1.0 / batch_size
     picks = np.empty(2 * half, dtype=np.uint32)
     mine, gradient = np.empty(dim), np.empty(dim)
     update = np.empty((seeds, dim))
+    moves = np.zeros((seeds, len(starts), dim))
     for k in range(a.shape[0]):
         update[:] = 0.0
         for i in range(len(starts)):
@@ -208,12 +242,16 @@ def _rounds(  # noqa: PLR0912 (one loop nest: cutting it up would cost speed)
                     for j in range(dim):
                         pull = _direction(gradient[j] * share, mine[j], w[z, j], mu)
                         mine[j] -= a[k, step, i] * pull
-                square, finite = 0.0, True
+                finite = True
                 for j in range(dim):
-                    moved = mine[j] - w[z, j]
-                    square += moved * moved
-                    update[z, j] += weights[k, i] * moved
+                    moves[z, i, j] = mine[j] - w[z, j]
                     finite &= np.isfinite(mine[j])
+                if there and (kind[k, i] != _SCALED or scales[k, i] != 1.0):
+                    _send(kind[k, i], scales[k, i], moves[z], i, last, z, keys[z, k, i])
+                square = 0.0
+                for j in range(dim):
+                    square += moves[z, i, j] * moves[z, i, j]
+                    update[z, j] += weights[k, i] * moves[z, i, j]
                 update_norms[z, k, i] = np.sqrt(square)
                 if not finite:
                     update_norms[z, k, i] = np.nan
@@ -222,3 +260,7 @@ def _rounds(  # noqa: PLR0912 (one loop nest: cutting it up would cost speed)
             if dead_round[z] == 0:
                 _server_step(rule, constants, w, update, first_moment, second_moment, z)
                 trajectory[z, k] = w[z]
+                if updates.shape[0]:
+                    updates[z, k] = moves[z]
+                if last.shape[0]:
+                    last[z] = moves[z]

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedtaper.attackers import SCALED, actual_step_sizes, sent, tables
+from fedtaper.audit.directions import SKETCH, sketch
 from fedtaper.engines import KEEP_DIM, Block, State
 from fedtaper.errors import FedtaperError
 from fedtaper.objectives.network import bind
@@ -83,6 +85,7 @@ class Session:
             for s in range(len(state.seeds))
         ]
         self.own = Client(experiment, device)
+        self.kinds: Any = ()
         dim, clients = experiment.problem.dim, experiment.num_clients
         self.group = max(1, min(clients, SLOT_BYTES // (4 * dim)))
         self.workers = min(workers or _cores(), clients)
@@ -99,8 +102,11 @@ class Session:
             np.full((seeds, rounds, e.num_clients), np.nan),
             {},
         )
-        a = e.step_sizes(state.round, state.round + rounds)
-        weights = e.server_weights(a.sum(axis=1))
+        span = (state.round, state.round + rounds)
+        a, self.kinds = actual_step_sizes(e, *span), tables(e, *span)
+        weights = e.server_weights(e.step_sums(*span))
+        if state.keep_updates:
+            block.updates = np.full((*block.update_norms.shape, min(e.problem.dim, SKETCH)), np.nan)
         with one_thread():
             for k in range(rounds):
                 for s in np.flatnonzero(state.dead_round == 0):
@@ -115,6 +121,9 @@ class Session:
         anchor = self.w[s]
         update = torch.zeros_like(anchor)
         found = np.full((e.num_clients, 3), np.nan)
+        moves = np.zeros((e.num_clients, len(anchor))) if self.state.last is not None else None
+        if block.updates is not None:
+            block.updates[s, k] = 0.0
         for low in range(0, len(present), self.group):
             members = present[low : low + self.group]
             for i, values, model in self._trained(members, seed, round_, anchor, a):
@@ -122,12 +131,32 @@ class Session:
                 if not math.isfinite(values[2]):
                     self.state.dead_round[s], self.state.dead_client[s] = round_ + 1, i
                     return
-                update += float(weights[i]) * (model - anchor)
+                honest = model - anchor
+                move = self._sent(honest, i, k, s)
+                update += float(weights[i]) * move
+                if move is not honest:
+                    found[i, 2] = float(move.norm())
+                if moves is not None:
+                    moves[i] = move.numpy()
+                if block.updates is not None:
+                    block.updates[s, k, i] = sketch(move.numpy().astype(np.float64))
+        if moves is not None and self.state.last is not None:
+            self.state.last[s] = moves
         self.w[s], self.memory[s] = e.server.step(anchor, update, self.memory[s])
         block.update_norms[s, k] = np.where(np.isnan(found[:, 2]), 0.0, found[:, 2])
         self._measure(block, s, k, found, float((self.w[s] - anchor).norm()))
         self.round_seconds = time.perf_counter() - began
         note(block, s, k, {"seconds": self.round_seconds})
+
+    def _sent(self, honest: Any, i: int, k: int, s: int) -> Any:
+        """What the client sends: its update, unless it has another behaviour."""
+        kind, scale = (table[k, i] for table in self.kinds)
+        if kind == SCALED and scale == 1.0:
+            return honest
+        last = None if self.state.last is None else self.state.last[s]
+        place = (int(self.state.seeds[s]), self.state.round)
+        other = sent(kind, scale, honest.numpy().astype(np.float64), i, last, place)
+        return torch.from_numpy(other).float()
 
     def _trained(
         self, members: Any, seed: int, round_: int, anchor: Any, a: Any

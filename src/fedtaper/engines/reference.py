@@ -10,19 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from fedtaper import draws
-from fedtaper.engines import Block, State
+from fedtaper import attackers, draws
+from fedtaper.engines import Block, State, new_block
 
 
 def advance(experiment: Any, state: State, rounds: int) -> Block:
     """Move every seed on by ``rounds`` rounds, changing ``state``."""
-    seeds, dim = state.w.shape
-    block = Block(
-        np.full((seeds, rounds, dim), np.nan),
-        np.full((seeds, rounds, experiment.num_clients), np.nan),
-    )
+    block = new_block(experiment, state, rounds)
     with np.errstate(over="ignore", invalid="ignore"):  # a diverging run is told, not warned of
-        for s in range(seeds):
+        for s in range(len(state.w)):
             _advance_seed(experiment, state, block, s, rounds)
     state.round += rounds
     return block
@@ -30,8 +26,9 @@ def advance(experiment: Any, state: State, rounds: int) -> Block:
 
 def _advance_seed(e: Any, state: State, block: Block, s: int, rounds: int) -> None:
     seed, first = int(state.seeds[s]), state.round
-    a = e.step_sizes(first, first + rounds)
-    weights = e.server_weights(a.sum(axis=1))
+    a = attackers.actual_step_sizes(e, first, first + rounds)
+    kind, scale = attackers.tables(e, first, first + rounds)
+    weights = e.server_weights(e.step_sums(first, first + rounds))
     present = e.present(first, first + rounds, seed)
     w = state.w[s]
     trajectory = block.w
@@ -41,14 +38,24 @@ def _advance_seed(e: Any, state: State, block: Block, s: int, rounds: int) -> No
         if state.dead_round[s]:
             break
         update = np.zeros_like(w)
+        moves = np.zeros((e.num_clients, len(w)))
+        last = None if state.last is None else state.last[s]
         for i in range(e.num_clients):
             mine = local_model(e, seed, i, first + k, w, a[k, :, i]) if present[k, i] else w
             if not np.all(np.isfinite(mine)):
                 state.dead_round[s], state.dead_client[s] = first + k + 1, i
                 break
-            block.update_norms[s, k, i] = np.linalg.norm(mine - w)
-            update = update + weights[k, i] * (mine - w)
+            moves[i] = mine - w
+            if present[k, i]:
+                place = (seed, first + k)
+                moves[i] = attackers.sent(kind[k, i], scale[k, i], mine - w, i, last, place)
+            block.update_norms[s, k, i] = np.linalg.norm(moves[i])
+            update = update + weights[k, i] * moves[i]
         else:
+            if state.last is not None:
+                state.last[s] = moves
+            if block.updates is not None:
+                block.updates[s, k] = moves
             w, memory = e.server.step(w, update, memory)
             trajectory[s, k] = w
     state.w[s] = w

@@ -22,11 +22,13 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedtaper import store
+from fedtaper.engines import KEEP_DIM
 from fedtaper.engines.flower import client
 from fedtaper.engines.flower.roster import Roster, Site
 from fedtaper.engines.flower.rounds import Rounds, event_log
 from fedtaper.engines.flower.sites import write_sites
 from fedtaper.engines.flower.source import FileSource, Source
+from fedtaper.engines.flower.watch import Watch
 from fedtaper.errors import FedtaperError
 from fedtaper.experiment import Experiment, Run
 from fedtaper.simulate import run as simulate
@@ -82,9 +84,12 @@ def serve(
     roster = Roster(grid, federation, event_log(out, lambda text: print(text, flush=True)))
     needed = len(federation.sites) if federation.task else federation.enough
     experiment = _experiment(source, roster.wait(federation.wait, needed))
+    saved = store.load_checkpoint(out) if out is not None else None
+    watch = Watch(experiment, federation.sites, roster.tell, saved)
+    how.setdefault("updates", experiment.problem.dim <= KEEP_DIM)  # what an audit sees best
     made = simulate(
         experiment,
-        engine=Rounds(grid, federation, roster),
+        engine=Rounds(grid, federation, roster, None if federation.buffer else watch),
         out=out,
         resume=out is not None,
         **how,

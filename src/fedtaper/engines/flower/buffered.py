@@ -80,11 +80,12 @@ class BufferedSession(Session):
 
     def _summed(self, buffer: list[tuple[int, Any, dict[str, float]]]) -> Any:
         """One aggregation; a site that is there twice counts twice."""
-        norms = np.zeros(self.e.num_clients)
+        norms = np.full(self.e.num_clients, np.nan)
         total: dict[int, tuple[Any, dict[str, float]]] = {}
         for client, update, measured in buffer:
-            norms[client] = np.hypot(norms[client], np.linalg.norm(update))
+            norms[client] = np.hypot(np.nan_to_num(norms[client]), np.linalg.norm(update))
             known = total.get(client)
             total[client] = (update if known is None else known[0] + update, measured)
-        _, measured = self._aggregate(dict(sorted(total.items())))
+        asked = list(range(self.e.num_clients))
+        _, measured = self._aggregate(dict(sorted(total.items())), asked)
         return norms, {**measured, "staleness": float(np.mean(self.stale))}

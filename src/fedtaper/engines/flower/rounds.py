@@ -13,10 +13,12 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from fedtaper.audit.directions import SKETCH, sketch
 from fedtaper.engines import KEEP_DIM, Block, State
 from fedtaper.engines.flower.client import MODEL, ORDER, as_numbers
 from fedtaper.engines.flower.guard import FaultError, checked_update
 from fedtaper.engines.flower.roster import Roster, Site, answers
+from fedtaper.engines.flower.watch import Watch
 from fedtaper.errors import FedtaperError
 from fedtaper.experiment import Experiment
 from fedtaper.federation import Federation
@@ -31,8 +33,10 @@ class Rounds:
     each_round = True
     __name__ = "flower"
 
-    def __init__(self, grid: Grid, federation: Federation, roster: Roster) -> None:
-        self.grid, self.federation, self.roster = grid, federation, roster
+    def __init__(
+        self, grid: Grid, federation: Federation, roster: Roster, watch: Watch | None = None
+    ) -> None:
+        self.grid, self.federation, self.roster, self.watch = grid, federation, roster, watch
 
     def start(self, experiment: Experiment, state: State) -> Session:
         """Ready to move the state on."""
@@ -48,7 +52,8 @@ class Session:
 
     def __init__(self, engine: Rounds, experiment: Experiment, state: State) -> None:
         self.grid, self.federation, self.roster = engine.grid, engine.federation, engine.roster
-        self.e, self.state = experiment, state
+        self.e, self.state, self.watch = experiment, state, engine.watch
+        self.moves: Any = None  # this round's updates, sketched where they are large
         self.network = hasattr(experiment.problem, "batch_loss")
         self.dtype = np.dtype(np.float32 if self.network else np.float64)
         self.w = state.w[0].astype(self.dtype)
@@ -65,12 +70,22 @@ class Session:
             np.zeros((1, rounds, e.num_clients)),
             {} if self.network else None,
         )
+        if state.keep_updates:
+            size = min(e.problem.dim, SKETCH) if self.network else e.problem.dim
+            block.updates = np.zeros((1, rounds, e.num_clients, size))
         for k in range(rounds):
             began, before = time.perf_counter(), self.w
+            self.moves = None if block.updates is None else block.updates[0, k]
             norms, measured = self._round()
             if not np.all(np.isfinite(self.w)):
-                state.dead_round[0], state.dead_client[0] = state.round + 1, int(norms.argmax())
+                state.dead_round[0], state.dead_client[0] = (
+                    state.round + 1,
+                    int(np.nan_to_num(norms).argmax()),
+                )
                 return block
+            if self.watch is not None:
+                self.watch.add(state.round, norms, self.moves)
+                self.watch.look(state.round + 1)
             state.round += 1
             block.update_norms[0, k] = norms
             if block.w is not None:
@@ -79,7 +94,7 @@ class Session:
                 values = {"change": float(np.linalg.norm(self.w - before)), **measured}
                 values |= self._scores()
                 block.metrics = _noted(block.metrics, values, rounds, k)
-            notes = {"answered": (norms > 0).sum(), "seconds": time.perf_counter() - began}
+            notes = {"answered": self.answered, "seconds": time.perf_counter() - began}
             notes |= {} if self.network else measured
             block.notes = _noted(block.notes, notes, rounds, k)
         self.sync()  # the record's metrics of the next round start from here
@@ -92,7 +107,7 @@ class Session:
         for attempt in range(self.federation.retries + 1):
             found = self._updates(asked, k)
             if len(found) >= min(self.federation.enough, len(asked)):
-                return self._aggregate(found)
+                return self._aggregate(found, asked)
             self.roster.tell(k + 1, "", "no-quorum", f"{len(found)} of {len(asked)} answers")
             if attempt < self.federation.retries:
                 time.sleep(RETRY_PAUSE)
@@ -150,16 +165,25 @@ class Session:
             self.roster.tell(k + 1, name, kind, str(fault))
             return None
 
-    def _aggregate(self, found: dict[int, tuple[Any, dict[str, float]]]) -> Any:
-        """The server rule's step on the weighted sum of the updates; the absent add nothing."""
+    def _aggregate(self, found: dict[int, tuple[Any, dict[str, float]]], asked: list[int]) -> Any:
+        """The server rule's step on the weighted sum of the updates; the absent add nothing.
+
+        The size of an update is NaN where a site was asked and does not count.
+        """
         e, k = self.e, self.state.round
         weights = e.server_weights(e.step_sums(k, k + 1))[0]
         norms = np.zeros(e.num_clients)
+        norms[asked] = np.nan
+        self.answered = len(found)
+        if self.moves is not None:
+            self.moves[asked] = np.nan
         told = [measured for _, measured in found.values()]
         total: Any = np.zeros(1, self.w.dtype)
         for i in list(found):
             update, _ = found.pop(i)
             norms[i] = np.linalg.norm(update)
+            if self.moves is not None:
+                self.moves[i] = sketch(update) if self.network else update
             update *= float(weights[i])  # in place, and no more held than must be: models are large
             update += total
             total = update

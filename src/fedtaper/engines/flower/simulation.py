@@ -31,6 +31,7 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     thin: int | None = None,
+    updates: bool = False,
 ) -> Run:
     """An experiment on simulated Flower sites, one a client."""
     _flower()
@@ -41,11 +42,16 @@ def run(
         from fedtaper.engines.flower.source import PickledSource
 
         source = PickledSource(_pickled(experiment, federation, Path(folder)))
-        return _simulated(source, out, resume, thin)
+        return _simulated(source, out, resume, thin=thin, updates=updates)
 
 
 def run_file(
-    file: str | Path, *, out: str | Path, resume: bool = False, thin: int | None = None
+    file: str | Path,
+    *,
+    out: str | Path,
+    resume: bool = False,
+    thin: int | None = None,
+    updates: bool = False,
 ) -> Run:
     """A federation file on simulated Flower sites; its task is imported from the app around it."""
     _flower()
@@ -56,18 +62,17 @@ def run_file(
     if resume and store.is_complete(out):
         return store.load(out)
     root = app_of(path) if path.is_file() else None
-    return _simulated(FileSource(str(path), str(root or path.parent)), out, resume, thin)
+    source = FileSource(str(path), str(root or path.parent))
+    return _simulated(source, out, resume, thin=thin, updates=updates)
 
 
-def _simulated(source: Any, out: str | Path | None, resume: bool, thin: int | None) -> Run:
+def _simulated(source: Any, out: str | Path | None, resume: bool, **how: Any) -> Run:
     from fedtaper.engines.flower.apps import make_client_app, make_server_app
 
     count = len(source.federation.sites)
     place = None if out is None else store.prepare(out, resume=resume)
     made: list[Run] = []
-    server = make_server_app(
-        lambda _: source, lambda _: place, made.append, thin=thin, progress=False
-    )
+    server = make_server_app(lambda _: source, lambda _: place, made.append, progress=False, **how)
     with _quiet():
         _flower()(
             server_app=server,

@@ -21,11 +21,17 @@ def realised_influence(run: Run) -> Any:
     absent client does: its rate of participation is what it turned out to be.
     """
     e = run.experiment
-    rate = (run.update_norms > 0).mean(axis=0)
+    rate = counted(run).mean(axis=0)
     factors = e.influence(int(run.round[-1]))
     raw = factors.server_weight * rate * factors.step_sum
     reference = raw[e.reference]
     return raw / reference if reference > 0 else np.full_like(raw, np.nan)
+
+
+def counted(run: Run) -> Any:
+    """Whether each client's update counted in each recorded round, (rounds, L)."""
+    asked = run.experiment.present(0, int(run.round[-1]), run.seeds[0])[run.round - 1]
+    return asked & np.isfinite(run.update_norms)
 
 
 def write_sites(run: Run, federation: Federation, out: Path) -> None:
@@ -39,7 +45,7 @@ def write_sites(run: Run, federation: Federation, out: Path) -> None:
             **as_numbers(run.experiment.schedules[i]),  # type: ignore[index]
             "samples": int(run.experiment.problem.sizes[i]),
             "parameters": int(run.experiment.problem.dim),
-            "rounds_counted": int((run.update_norms[:, i] > 0).sum()),
+            "rounds_counted": int(counted(run)[:, i].sum()),
             "rounds": len(run.round),
             "influence_planned": float(planned[i]),
             "influence_realised": float(real[i]),

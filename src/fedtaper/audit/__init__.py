@@ -1,0 +1,335 @@
+"""Who contributes as declared? From what the clients send, with what certainty.
+
+``audit`` looks at a whole run, or at plain arrays; ``Auditor`` is fed a round at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedtaper.audit.directions import sketch
+from fedtaper.audit.judge import Finding, Trace, judge, since
+from fedtaper.audit.records import SIZES_ONLY, Audit, ClientAudit
+from fedtaper.audit.taper import Declared
+from fedtaper.errors import FedtaperError
+from fedtaper.experiment import Run
+from fedtaper.influence import checked_schedules, influence
+from fedtaper.schedules import Schedule, step_sizes
+
+Array = NDArray[np.float64]
+POINTS = 64  # updates of a round at which a schedule is looked at, at most
+
+__all__ = ["Audit", "Auditor", "ClientAudit", "audit"]
+
+
+def audit(
+    source: Run | ArrayLike,
+    *,
+    n: ArrayLike | None = None,
+    schedules: Sequence[Schedule] | None = None,
+    step_sums: ArrayLike | None = None,
+    updates: ArrayLike | None = None,
+    w: ArrayLike | None = None,
+    held_out: ArrayLike | None = None,
+    seed: int | None = None,
+    level: float = 0.95,
+) -> Audit:
+    """Judge each client: as declared, fading, rising, idle, noise, copying, or cannot tell yet.
+
+    Args:
+        source: a Run, or the sizes of the updates, (rounds, L): NaN where a client was
+            absent, 0 where it sent nothing.
+        n: the clock at the end of each round (arrays only).
+        schedules: what the clients declared; for a Run, its experiment's.
+        step_sums: declared sums of step sizes, (rounds, L), if they do not follow from the
+            schedules at an update clock.
+        updates: the updates themselves, (rounds, L, d), NaN where absent: directions show
+            noise and copying, which sizes cannot, and sharpen the rest. A Run made with
+            ``updates=True`` has them.
+        w: the model that each round started from, (rounds, d). By default the running sum of
+            the mean update, which is what a server that averages makes of them.
+        held_out: held-out loss (cross-entropy) of the shared model on each client's classes
+            after each round, (rounds, L). A client whose class is learnt sends less, honestly,
+            and one that fades meets a model that is wronger about its class, which hides it;
+            with this both are accounted for. A Run on images has it.
+        seed: which seed of a Run over many.
+        level: of the intervals.
+
+    >>> import fedtaper as ft
+    >>> federation = ft.LinearRegression(num_clients=5, seed=1)
+    >>> e = ft.Experiment(federation, ft.Power(0.1, 0.76, offset=4), rounds=60, local_steps=5,
+    ...                   clients={3: ft.Idle(), 4: ft.Tapers(ft.Power(0.1, 1.0, offset=4))})
+    >>> [c.verdict for c in ft.audit(ft.run(e, updates=True)).clients]
+    ['as declared', 'as declared', 'as declared', 'idle', 'fading']
+    """
+    if isinstance(source, Run):
+        trace, declared_p, deltas, rounds, clock = _from_run(source, schedules, seed, held_out)
+    else:
+        if n is None or schedules is None:
+            raise FedtaperError(
+                "an audit of arrays needs n=, the clock at the end of each round, and "
+                "schedules=, what the clients declared"
+            )
+        auditor = Auditor(schedules)
+        sizes = np.asarray(source, dtype=np.float64)
+        clock, sums = np.asarray(n, dtype=np.float64), _optional(step_sums)
+        moves, models = _optional(updates), _optional(w)
+        _check_shapes(sizes, clock, sums, moves, models, len(auditor.schedules))
+        auditor.extend(sizes, clock, sums, moves, models)
+        if held_out is not None:
+            losses = np.asarray(held_out, dtype=np.float64)
+            if losses.shape != sizes.shape:
+                raise FedtaperError(f"held_out has shape {losses.shape}; it must be {sizes.shape}")
+            auditor.held_out = list(losses)
+        return auditor.result(level)
+    return _assemble(trace, declared_p, deltas, rounds, clock, level)
+
+
+class Auditor:
+    """The same, a round at a time: keeps O(clients) numbers a round seen.
+
+    >>> import fedtaper as ft
+    >>> auditor = Auditor([ft.Power(0.1, 0.76)] * 3)
+    >>> for k in range(1, 6):
+    ...     auditor.add([1.0 / k, 0.9 / k, 0.0], n=5 * k)
+    >>> [c.verdict for c in auditor.result().clients]
+    ['cannot tell yet', 'cannot tell yet', 'idle']
+    """
+
+    def __init__(self, schedules: Sequence[Schedule]) -> None:
+        self.schedules = checked_schedules(schedules)
+        self.n: list[float] = []
+        self.held_out: list[Array] = []
+        self._norms: list[Array] = []
+        self._declared: list[Array] = []  # (4, L) a round
+        self._updates: list[Array] = []
+        self._w: list[Array] = []
+
+    def add(
+        self,
+        norms: ArrayLike | None = None,
+        *,
+        n: float,
+        updates: ArrayLike | None = None,
+        w: ArrayLike | None = None,
+        step_sums: ArrayLike | None = None,
+        held_out: ArrayLike | None = None,
+    ) -> None:
+        """One round: its sizes (L,), or its updates (L, d), and the clock at its end."""
+        moves = _optional(updates)
+        if norms is None:
+            if moves is None:
+                raise FedtaperError("a round needs norms= or updates=")
+            norms = np.linalg.norm(moves, axis=-1)
+        sizes = np.asarray(norms, dtype=np.float64)
+        before = self.n[-1] if self.n else 0.0
+        if not n > before:
+            raise FedtaperError(f"the clock must move on: n = {n:g} after {before:g}")
+        self._norms.append(sizes)
+        self._declared.append(_declared(self.schedules, before, n, _optional(step_sums)))
+        self.n.append(float(n))
+        if held_out is not None:
+            self.held_out.append(np.asarray(held_out, dtype=np.float64))
+        if moves is not None:
+            self._keep(moves, _optional(w))
+
+    def extend(
+        self,
+        norms: Array,
+        n: Array,
+        step_sums: Array | None = None,
+        updates: Array | None = None,
+        w: Array | None = None,
+    ) -> None:
+        """Many rounds at once, each argument with a leading axis of rounds."""
+        for k, clock in enumerate(n):
+            self.add(
+                norms[k],
+                n=float(clock),
+                updates=None if updates is None else updates[k],
+                w=None if w is None else w[k],
+                step_sums=None if step_sums is None else step_sums[k],
+            )
+
+    def _keep(self, moves: Array, w: Array | None) -> None:
+        small = sketch(moves)
+        if w is None and self._w:
+            self._w.append(self._w[-1] + np.nan_to_num(self._updates[-1]).mean(axis=0))
+        else:
+            self._w.append(np.zeros(small.shape[1]) if w is None else sketch(w))
+        self._updates.append(small)
+
+    def result(self, level: float = 0.95) -> Audit:
+        """The verdicts so far."""
+        if not self.n:
+            raise FedtaperError("nothing to audit yet: add rounds first")
+        whole = len(self._updates) == len(self.n)
+        trace = Trace(
+            np.stack(self._norms, axis=1),
+            Declared(*np.stack(self._declared, axis=2)),
+            np.stack(self._updates, axis=1) if whole else None,
+            np.stack(self._w) if whole else None,
+            np.stack(self.held_out, axis=1) if len(self.held_out) == len(self.n) else None,
+        )
+        p = influence(self.schedules, n=self.n[-1])
+        deltas = np.array([s.delta for s in self.schedules])
+        return _assemble(trace, p, deltas, np.arange(1, len(self.n) + 1), np.array(self.n), level)
+
+
+def _assemble(
+    trace: Trace,
+    declared_p: Array,
+    deltas: Array,
+    rounds: NDArray[np.int64],
+    n: Array,
+    level: float,
+) -> Audit:
+    if not 0 < level < 1:
+        raise FedtaperError(f"level must lie between 0 and 1, not {level!r}")
+    from scipy.special import ndtri
+
+    found = judge(trace)
+    held = since(trace, found)
+    width = float(ndtri(0.5 + level / 2)) * found.error
+    low, high = found.excess - width, found.excess + width
+    log_n = trace.declared.log_n[:, -1]
+    records = []
+    for i, verdict in enumerate(found.verdicts):
+        none = 0.0 if verdict == "idle" else float("nan")
+        ratios = np.exp(-np.array([found.excess[i], high[i], low[i]]) * log_n[i])
+        p = declared_p[i] * np.where(np.isnan(ratios), none, ratios)
+        crossed = held[i]
+        records.append(
+            ClientAudit(
+                client=i,
+                verdict=verdict,
+                declared_delta=float(deltas[i]),
+                delta=float(deltas[i] + found.excess[i]),
+                delta_low=float(deltas[i] + low[i]),
+                delta_high=float(deltas[i] + high[i]),
+                declared_p=float(declared_p[i]),
+                p=float(p[0]),
+                p_low=float(p[1]),
+                p_high=float(p[2]),
+                evidence=float(found.excess[i] / found.error[i]),
+                since=None if crossed is None else int(rounds[crossed - 1]),
+                notes=_notes(verdict, found, i, trace),
+            )
+        )
+    witness = "norms" if trace.updates is None else "updates"
+    return Audit(tuple(records), int(rounds[-1]), float(n[-1]), witness, level)  # type: ignore[arg-type]
+
+
+def _notes(verdict: str, found: Finding, i: int, trace: Trace) -> tuple[str, ...]:
+    notes = []
+    if trace.updates is None and verdict == "as declared":
+        notes.append(SIZES_ONLY)
+    if found.witness == "updates" and not 0.5 < found.curvature[i] < 2:
+        notes.append(
+            f"pulls {found.curvature[i]:.2g} times as hard as the middle client at the same "
+            "declared step: other data, or another c than declared; updates cannot tell which"
+        )
+    return tuple(notes)
+
+
+def trace_of(run: Run, seed: int | None = None) -> Trace:
+    """What the server of a run saw."""
+    return _from_run(run, None, seed, None)[0]
+
+
+def _from_run(
+    run: Run,
+    schedules: Sequence[Schedule] | None,
+    seed: int | None,
+    held_out: ArrayLike | None,
+) -> tuple[Trace, Array, Array, NDArray[np.int64], Array]:
+    e = run.experiment
+    if schedules is not None:
+        from dataclasses import replace
+
+        e = replace(e, schedules=schedules, clients=())
+    if run.many and seed is None:
+        raise FedtaperError(f"a run over {len(run.seeds)} seeds is audited one at a time: seed=")
+    if seed is not None and seed not in run.seeds:
+        raise FedtaperError(f"the run has no seed {seed}")
+    pick: Any = run.seeds.index(seed) if run.many and seed is not None else slice(None)
+    index = run.round - 1
+    last = int(run.round[-1])
+    there = e.present(0, last, run.seeds[pick] if run.many else run.seeds[0])[index]
+    norms = np.where(there, run.update_norms[pick], np.nan)
+    a, clock = e.step_sizes(0, last)[index], e.clock_values(0, last)[index]
+    moves = start = None
+    consecutive = last == len(run.round)
+    if run.updates is not None and consecutive:
+        found = np.where(there[..., None], run.updates[pick], np.nan)
+        moves = sketch(found).transpose(1, 0, 2)
+        if run.w is not None and run.w0 is not None:
+            start = sketch(np.concatenate([run.w0[pick][None], run.w[pick][:-1]]))
+    trace = Trace(
+        norms.T,
+        _as_declared(a, clock + np.array([s.offset for s in e.schedules])),  # type: ignore[union-attr]
+        moves,
+        start,
+        _class_losses(run, pick) if held_out is None else np.asarray(held_out, dtype=float).T,
+    )
+    p = e.effective_influence(last - 1, last)[0]
+    deltas = np.array([s.delta for s in e.schedules])  # type: ignore[union-attr]
+    return trace, p, deltas, run.round, run.n
+
+
+def _class_losses(run: Run, pick: Any) -> Array | None:
+    """Held-out loss of each client's own mix of classes, (L, rounds), where a Run has it."""
+    counts = getattr(run.experiment.problem, "holdings", None)
+    if counts is None or "test_loss_class_0" not in run.metrics:
+        return None
+    share = np.asarray(counts, dtype=np.float64)
+    losses = [run.metrics[f"test_loss_class_{c}"][pick] for c in range(share.shape[1])]
+    return (share / share.sum(axis=1, keepdims=True)) @ np.stack(losses)
+
+
+def _as_declared(a: Array, clock: Array) -> Declared:
+    sums = a.sum(axis=1)
+    log_n = (a * np.log(clock)).sum(axis=1) / sums
+    return Declared(sums.T, (a**2).sum(axis=1).T, log_n.T, a.max(axis=1).T)
+
+
+def _declared(schedules: list[Schedule], before: float, n: float, sums: Array | None) -> Array:
+    """Sum, sum of squares, mean log n and largest step of one round, (4, L)."""
+    count = max(1, round(n - before))
+    points = np.linspace(before + 1, max(n, before + 1), min(count, POINTS))
+    a = step_sizes(schedules, points[:, None])
+    each = count / len(points)
+    total, squares = a.sum(axis=0) * each, (a**2).sum(axis=0) * each
+    shifted = points[:, None] + np.array([s.offset for s in schedules])
+    log_n = (a * np.log(shifted)).sum(axis=0) / a.sum(axis=0)
+    scale = np.ones(len(schedules)) if sums is None else sums / total
+    return np.stack([total * scale, squares * scale**2, log_n, a.max(axis=0) * scale])
+
+
+def _optional(values: ArrayLike | None) -> Array | None:
+    return None if values is None else np.asarray(values, dtype=np.float64)
+
+
+def _check_shapes(
+    norms: Array, n: Array, sums: Array | None, updates: Array | None, w: Array | None, count: int
+) -> None:
+    if norms.ndim != 2 or norms.shape[1] != count:
+        raise FedtaperError(
+            f"the sizes have shape {norms.shape}; with {count} schedules it must be "
+            f"(rounds, {count})"
+        )
+    rounds = len(norms)
+    wanted = {"n": (n, (rounds,)), "step_sums": (sums, (rounds, count))}
+    for name, (array, shape) in wanted.items():
+        if array is not None and array.shape != shape:
+            raise FedtaperError(f"{name} has shape {array.shape}; it must be {shape}")
+    if updates is not None and updates.shape[:2] != (rounds, count):
+        raise FedtaperError(f"updates has shape {updates.shape}; it must be ({rounds}, {count}, d)")
+    if w is not None and (updates is None or w.shape != (rounds, updates.shape[2])):
+        raise FedtaperError("w needs updates, and one model a round of their length")
+    if np.any(norms < 0):
+        raise FedtaperError("a size is negative; sizes are norms of updates")

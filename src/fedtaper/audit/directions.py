@@ -1,0 +1,89 @@
+"""What the directions of the updates show, and sizes cannot: copying and noise."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+SKETCH = 16  # updates of more numbers than this are audited by a sketch of as many
+LEAST = 12  # rounds that a verdict on directions needs
+ALIKE = 0.98  # cosine from which an update is a copy
+SMALL = 0.25  # size beside the others' below which a lack of direction proves nothing
+CHANCE = 0.001  # how often chance alone may give noise a direction
+
+
+def sketch(updates: Array) -> Array:
+    """Updates (..., d) as SKETCH numbers each, (..., SKETCH): a fixed linear map.
+
+    Each number is a sum of entries with random signs. A linear map keeps what the audit uses,
+    linear relations between updates, exactly, and angles well enough; so an auditor keeps
+    O(clients) numbers a round, however large the model. Small updates are left as they are.
+    """
+    dim = updates.shape[-1]
+    if dim <= SKETCH:
+        return updates
+    signs = np.random.default_rng(20_240_601).integers(0, 2, dim) * 2.0 - 1.0
+    padded = np.zeros((*updates.shape[:-1], -(-dim // SKETCH) * SKETCH))
+    padded[..., :dim] = updates * signs
+    return padded.reshape(*updates.shape[:-1], -1, SKETCH).sum(axis=-2)
+
+
+def copying(updates: Array) -> Flags:
+    """Who sends the others' last mean, up to scale, in nearly every round of the last half.
+
+    ``updates`` is (L, rounds, d), NaN where absent. Where most clients look like copies (the
+    shared model is far away and everyone pulls the same way), nobody is called one.
+    """
+    clients, rounds, dim = updates.shape
+    if dim < 2 or clients < 3:
+        return np.zeros(clients, dtype=bool)
+    there = np.isfinite(updates[..., 0])
+    sent = np.where(there[..., None], updates, 0.0)
+    total, count = sent.sum(axis=0), there.sum(axis=0)
+    others = (total - sent) / np.maximum(count - there, 1)[..., None]
+    everyone = np.broadcast_to(total / np.maximum(count, 1)[:, None], sent.shape)
+    late = np.arange(1, rounds) >= rounds // 2
+    alike = np.zeros((clients, rounds - 1))
+    for target in (others, everyone):
+        alike = np.maximum(alike, _cosine(sent[:, 1:], target[:, :-1]))
+    used = there[:, 1:] & late
+    share = ((alike > ALIKE) & used).sum(axis=1) / np.maximum(used.sum(axis=1), 1)
+    found = (share >= 0.8) & (used.sum(axis=1) >= LEAST)
+    return found & (np.median(share) < 0.5)
+
+
+def noise(updates: Array, sums: Array) -> Flags:
+    """Whose updates have no direction that lasts, though they are as large as the others'.
+
+    The unit vectors of the last half of the rounds are added up: of K random directions in d
+    dimensions, K d times the squared length of their mean is chi-squared with d degrees of
+    freedom. A client much smaller than the others may just have arrived at its own optimum,
+    where what is left is its mini-batch noise; it is not judged.
+    """
+    clients, rounds, dim = updates.shape
+    if dim < 2:
+        return np.zeros(clients, dtype=bool)
+    from scipy.special import chdtri
+
+    late = np.arange(rounds) >= rounds // 2
+    size = np.linalg.norm(np.nan_to_num(updates), axis=2)
+    used = np.isfinite(updates[..., 0]) & late & (size > 0)
+    unit = (
+        np.where(used[..., None], np.nan_to_num(updates), 0) / np.maximum(size, 1e-300)[..., None]
+    )
+    count = np.maximum(used.sum(axis=1), 1)
+    resultant = (unit.sum(axis=1) ** 2).sum(axis=1) * dim / count
+    scaled = size / sums
+    relative = np.array(
+        [np.median(r[u]) if u.any() else 0.0 for r, u in zip(scaled, used, strict=True)]
+    )
+    usual = float(np.median(relative[relative > 0])) if (relative > 0).any() else 0.0
+    comparable = relative > SMALL * usual
+    return (used.sum(axis=1) >= LEAST) & (resultant < chdtri(dim, CHANCE)) & comparable
+
+
+def _cosine(a: Array, b: Array) -> Array:
+    size = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
+    return (a * b).sum(axis=-1) / np.maximum(size, 1e-300)

@@ -1,0 +1,115 @@
+"""What an audit says: one record a client, and the table one can hand on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["as declared", "fading", "rising", "idle", "noise", "copying", "cannot tell yet"]
+ACCUSATIONS = ("fading", "rising", "idle", "noise", "copying")
+SIZES_ONLY = (
+    "by size alone: a client that sends noise or a copy of the others' updates, at the right "
+    "size, looks the same; only the updates' directions can tell"
+)
+LIMITS = (
+    "What this does not show. The scale c: a client with half the declared c sends what an "
+    "honest one with half the curvature would send, so an estimate is of the taper, with c "
+    "taken as declared. The quality of a client's data. And nothing at all under secure "
+    "aggregation, where the server sees no single update: such a federation cannot be audited "
+    "this way."
+)
+
+
+@dataclass(frozen=True)
+class ClientAudit:
+    """One client: what it declared, what it seems to do, and the verdict.
+
+    ``low`` and ``high`` are the ends of an interval at the audit's level. ``p`` is influence
+    at the horizon over the reference client's declared one; ``evidence`` the excess taper in
+    standard errors; ``since`` the round from which on the evidence has held, for accusations.
+    """
+
+    client: int
+    verdict: Verdict
+    declared_delta: float
+    delta: float
+    delta_low: float
+    delta_high: float
+    declared_p: float
+    p: float
+    p_low: float
+    p_high: float
+    evidence: float
+    since: int | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def accused(self) -> bool:
+        """Whether the verdict says that it does not do what it declared."""
+        return self.verdict in ACCUSATIONS
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The verdicts on all clients, from ``rounds`` rounds, at clock ``n``."""
+
+    clients: tuple[ClientAudit, ...]
+    rounds: int
+    n: float
+    witness: Literal["updates", "norms"]
+    level: float = 0.95
+
+    @property
+    def accused(self) -> tuple[ClientAudit, ...]:
+        """The clients that do not do what they declared."""
+        return tuple(c for c in self.clients if c.accused)
+
+    @property
+    def title(self) -> str:
+        """What the table shows, in one line."""
+        seen = "updates" if self.witness == "updates" else "sizes of the updates"
+        when = f"Audit after round {self.rounds:,} (n = {self.n:,.0f}), from the {seen}"
+        return f"{when}; {self.level:.0%} intervals"
+
+    @property
+    def caveat(self) -> str:
+        """What the witness cannot tell, and what no audit of updates can."""
+        return (
+            LIMITS
+            if self.witness == "updates"
+            else f"{SIZES_ONLY[0].upper()}{SIZES_ONLY[1:]}. {LIMITS}"
+        )
+
+    def rows(self) -> list[list[str]]:
+        """The table's cells, a heading first: declared delta and p, each beside its estimate."""
+        head = ["client", "verdict", "delta", "estimated", "p", "estimated", "since"]
+        return [head, *(_cells(c) for c in self.clients)]
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)) for r in rows]
+        shown = [line.rstrip() for line in lines]
+        return "\n".join([self.title, *shown, *self.remarks(), self.caveat])
+
+    def remarks(self) -> list[str]:
+        """The notes on single clients; what holds for all of them is in the caveat."""
+        pairs = [(c.client, note) for c in self.clients for note in c.notes]
+        return [f"client {client}: {note}" for client, note in pairs if note != SIZES_ONLY]
+
+
+def _cells(c: ClientAudit) -> list[str]:
+    return [
+        str(c.client),
+        c.verdict,
+        f"{c.declared_delta:.3g}",
+        _interval(c.delta, c.delta_low, c.delta_high),
+        f"{c.declared_p:.3g}",
+        _interval(c.p, c.p_low, c.p_high),
+        "" if c.since is None else str(c.since),
+    ]
+
+
+def _interval(value: float, low: float, high: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2f} [{low:.2f}, {high:.2f}]"

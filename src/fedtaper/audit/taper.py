@@ -1,0 +1,375 @@
+r"""How fast a client really tapers, from what it sends.
+
+While a client makes the updates of a round it approaches its own optimum w_i, so what it
+sends is not its step sum S_k times its mean field but, with curvature :math:`\lambda`,
+
+.. math:: u_k \approx g_k (w_i - \bar w_k), \qquad
+   g_k = 1 - \prod_m (1 - a_m \lambda) \approx 1 - e^{-\lambda S_k - \lambda^2 S_k^{(2)}/2},
+
+with :math:`S_k^{(2)}` the sum of the squared step sizes. A client that tapers by an excess e
+faster than declared has its step sizes multiplied by :math:`n^{-e}`. A plain slope of
+log |u_k| takes the bend of g_k for a taper (0.07 off for honest clients of the paper's size);
+here :math:`\lambda` is fitted beside e. With the updates at hand w_i is fitted too, so that
+the motion of the shared model is accounted for. With sizes alone |w_i - w| is taken as
+constant up to a factor that all clients share, and the rest is in the width of the interval.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+ROUNDS = 128  # longer traces are averaged over stretches of rounds, evenly in log n
+CURVATURE_SPREAD = {"updates": 1.0, "norms": 0.7}  # prior deviation of log curvature
+EXCESS_SPREAD = 0.5  # prior deviation of the excess
+OVERSHOOT = 3.0  # rounds whose largest a * curvature exceeds 1 / this count for little
+SYSTEMATIC = {"updates": 0.006, "norms": 0.014}  # what the model leaves out, as a deviation
+FLOOR = 1e-12
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The declared step sizes, round by round, each (L, rounds)."""
+
+    sums: Array
+    squares: Array
+    log_n: Array  # mean of log(n + offset) over the updates of the round, weighted by step size
+    largest: Array
+
+    def pick(self, clients: NDArray[Any] | slice, rounds: slice = slice(None)) -> Declared:
+        """Some clients, some rounds."""
+        fields = (self.sums, self.squares, self.log_n, self.largest)
+        return Declared(*(f[clients, rounds] for f in fields))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Excess taper of each client with its standard error, and what else was fitted."""
+
+    excess: Array
+    error: Array
+    log_curvature: Array
+    size: Array  # distance to its optimum, in the model's units
+    explained: Array  # share of what was sent that the model explains
+    common: Array  # (rounds,) the factor all clients share, in logs (norms)
+
+
+def fit_updates(updates: Array, w: Array, declared: Declared, rounds_each: Array) -> Fit:
+    """From updates (L, rounds, d), NaN where absent, and the models they started from.
+
+    ``rounds_each`` (L, rounds) says how many rounds each entry is the mean of.
+    """
+    there = rounds_each > 0
+    u = np.where(there[..., None], updates, 0.0)
+    curvature, excess, place = _start_updates(u, w, declared, rounds_each)
+    centre = float(np.median(curvature))
+    prior = np.full(len(u), 1 / CURVATURE_SPREAD["updates"] ** 2)
+    freedom = np.maximum(there.sum(axis=1) * u.shape[2] - u.shape[2] - 2, 1)
+    for _ in range(25):
+        g, bend, variance, trust = _shape(declared, curvature, excess)
+        weight = rounds_each * trust / variance
+        gap = place[:, None] - w
+        residual = (u - g[..., None] * gap) * there[..., None]
+        square = weight * (residual**2).sum(axis=2)
+        scale = np.maximum(square.sum(axis=1) / freedom, FLOOR**2)
+        outlying = np.sqrt(square / (u.shape[2] * scale[:, None])) / 2.5
+        robust = weight / np.maximum(1, outlying) / scale[:, None]
+        step = _Step(g, bend[..., None] * gap, declared.log_n, residual, robust)
+        move = step.solve(prior, curvature - centre, excess)
+        place, curvature, excess = place + move[0], curvature + move[1], excess + move[2]
+        excess = np.clip(excess, -1.0, 3.0)
+        if _settled(move):
+            break
+    total = (weight * (u**2).sum(axis=2)).sum(axis=1)
+    return Fit(
+        excess,
+        np.hypot(step.error(prior), SYSTEMATIC["updates"]),
+        curvature,
+        np.linalg.norm(place - w[-1], axis=1),
+        1 - square.sum(axis=1) / np.maximum(total, FLOOR**2),
+        np.zeros(u.shape[1]),
+    )
+
+
+def fit_norms(norms: Array, declared: Declared, rounds_each: Array, peers: Flags) -> Fit:
+    """From sizes (L, rounds), NaN where absent; ``peers`` marks the clients to lean on."""
+    there = (rounds_each > 0) & (np.nan_to_num(norms) > 0)
+    log_norms = np.where(there, np.log(np.where(there, norms, 1.0)), 0.0)
+    late = np.arange(norms.shape[1]) >= norms.shape[1] // 4
+    centre = _start_norms(log_norms, there, late, declared, peers)
+    curvature, excess = np.full(len(norms), centre), np.zeros(len(norms))
+    level = _row_median(log_norms - np.log(_shape(declared, curvature, excess)[0]), there & late)
+    common, spread = np.zeros(norms.shape[1]), CURVATURE_SPREAD["norms"]
+    for sweep in range(4):
+        for _ in range(8):
+            prior = _student(curvature - centre, spread)
+            g, bend, _, trust = _shape(declared, curvature, excess)
+            residual = np.where(there, log_norms - np.log(g) - level[:, None] - common, 0.0)
+            scale = np.maximum(1.4826 * _row_median(np.abs(residual), there & late), 1e-3)
+            weight = rounds_each * there * trust / scale[:, None] ** 2
+            robust = weight / np.maximum(1, np.abs(residual) / (2 * scale[:, None]))
+            ones, slope = np.ones_like(g), (bend / g)[..., None]
+            step = _Step(ones, slope, declared.log_n, residual[..., None], robust)
+            move = step.solve(prior, curvature - centre, excess)
+            level, excess = level + move[0][:, 0], np.clip(excess + move[2], -1.0, 3.0)
+            curvature = np.clip(curvature + move[1], centre - 3, centre + 3)
+            if _settled(move):
+                break
+        away = np.exp(_middle(level[peers]) - level)  # peers' distance over the client's own
+        error = np.hypot(step.error(prior), _drift(spread) * np.maximum(away, 1))
+        if sweep < 3:
+            spread, centre = _learn(curvature, step.inverse(prior)[:, 0, 0], spread, centre, peers)
+            like = peers & (np.abs(excess - _middle(excess[peers])) < 2.5 * error)
+            common = common + _shared(residual, there & like[:, None])
+    return Fit(excess, error, curvature, np.exp(level), np.ones(len(norms)), common)
+
+
+def plausible(fit: Fit, declared: Declared) -> bool:
+    """Whether the fit of sizes describes a model that has settled and steps that are small.
+
+    It does not where local steps would reach a client's own optimum half-way through the
+    run, where the clients' sizes move together, or where all clients seem to fade at once.
+    """
+    middle = declared.sums[:, declared.sums.shape[1] // 2]
+    reach = _middle(np.exp(fit.log_curvature) * middle)
+    together = float(np.sqrt(np.mean(fit.common[len(fit.common) // 3 :] ** 2)))
+    return reach < 0.5 and together < 0.1 and abs(_middle(fit.excess)) < 0.05
+
+
+def fit_peers(sizes: Array, declared: Declared, rounds_each: Array) -> Fit:
+    """From sizes (L, rounds) beside one another, where no model of a round is to be trusted.
+
+    What the clients share, round by round, is taken out whole; a client's excess is the slope
+    of what is left, and how much honest slopes differ is learnt from the clients themselves.
+    The first rounds, where everything moves, are left out.
+    """
+    later = np.arange(sizes.shape[1]) >= max(2, sizes.shape[1] // 10)
+    there = (rounds_each > 0) & (np.nan_to_num(sizes) > 0) & later
+    logs = np.where(there, np.log(np.where(there, sizes, 1.0) / declared.sums), 0.0)
+    excess, level = np.zeros(len(sizes)), _row_median(logs, there)
+    centred = declared.log_n - _row_median(declared.log_n, there)[:, None]
+    like = np.ones(len(sizes), dtype=bool)
+    for _ in range(12):
+        flat = logs - level[:, None] + excess[:, None] * centred
+        common = _row_median(flat.T, (there & like[:, None]).T)
+        residual = np.where(there, flat - common, 0.0)
+        scale = np.maximum(1.4826 * _row_median(np.abs(residual), there), 1e-6)[:, None]
+        weight = rounds_each * there / np.maximum(1, np.abs(residual) / (2 * scale))
+        step = _Step(
+            np.ones_like(logs), centred[..., None], 0 * centred, residual[..., None], weight
+        )
+        slope = step.scores[:, :, 0].sum(axis=1) / np.maximum(step.matrix[:, 0, 0], 1e-300)
+        level = level + (step.place[:, 0] - step.cross[:, 0, 0] * slope) / step.pivot
+        excess = excess - slope
+        excess = excess - _middle(excess[like])
+        spread = 1.4826 * _middle(np.abs(excess))
+        like = np.abs(excess) <= max(2.5 * spread, FLOOR)
+    own = scale[:, 0] / np.sqrt(np.maximum((weight * centred**2).sum(axis=1), 1e-300))
+    error = np.hypot(np.hypot(own, spread), SYSTEMATIC["norms"])
+    return Fit(excess, error, np.zeros(len(sizes)), np.exp(level), np.ones(len(sizes)), common)
+
+
+def bins(n: Array) -> NDArray[np.int64]:
+    """Which stretch each round belongs to: its own where there are few rounds."""
+    count = len(n)
+    if count <= ROUNDS:
+        return np.arange(count)
+    edges = np.unique(np.round(np.geomspace(1, count + 1, 2 * ROUNDS)).astype(np.int64))
+    while len(edges) > ROUNDS:  # early rounds stay single; thin out the late edges
+        edges = np.concatenate([edges[: ROUNDS // 2], edges[ROUNDS // 2 :: 2]])
+    return np.searchsorted(edges, np.arange(1, count + 1), side="right") - 1
+
+
+def averaged(values: Array, stretch: NDArray[np.int64], axis: int) -> Array:
+    """Mean over the rounds of each stretch, NaN left out; NaN where nothing is there."""
+    moved = np.moveaxis(values, axis, 0)
+    there = np.isfinite(moved)
+    starts = np.flatnonzero(np.diff(stretch, prepend=-1))
+    total = np.add.reduceat(np.where(there, moved, 0.0), starts, axis=0)
+    count = np.add.reduceat(there.astype(np.float64), starts, axis=0)
+    mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    return np.moveaxis(mean, 0, axis)
+
+
+def _shape(declared: Declared, curvature: Array, excess: Array) -> tuple[Array, ...]:
+    """G_k, its derivative by log curvature, the noise's relative variance, and trust (0 to 1).
+
+    The noise of a round is the sum of the steps' noises, each damped by the updates after it.
+    Rounds that overshoot are not trusted: there the expansion of the product fails.
+    """
+    k = np.exp(curvature)[:, None]
+    ratio = np.exp(-excess[:, None] * declared.log_n)
+    x = k * declared.sums * ratio
+    second = 0.5 * k**2 * declared.squares * ratio**2
+    left = np.exp(-np.minimum(x + second, 700))
+    g = np.maximum(-np.expm1(-x - second), 1e-300)
+    damping = -np.expm1(-2 * x) / np.maximum(2 * x, 1e-300)
+    overshoot = 1 + np.minimum(OVERSHOOT * declared.largest * ratio * k, 1e6) ** 8
+    variance = np.maximum(declared.squares * ratio**2 * damping, 1e-300)
+    return g, left * (x + 2 * second), variance, 1 / overshoot
+
+
+class _Step:
+    """A Gauss-Newton step for (place, log curvature, excess), the place eliminated.
+
+    The model's derivative is ``coefficient`` by the place (times the identity), ``bend`` by
+    log curvature, and -log n times ``bend`` by the excess.
+    """
+
+    def __init__(self, coefficient: Array, bend: Array, log_n: Array, r: Array, w: Array) -> None:
+        self.pivot = np.maximum((w * coefficient**2).sum(axis=1), 1e-300)
+        both = np.stack([bend, -log_n[..., None] * bend], axis=-1)  # (L, K, d, 2)
+        weighted = w[..., None, None] * both
+        self.cross = np.einsum("lk,lkdi->ldi", coefficient, weighted)
+        inner = np.einsum("lkdi,lkdj->lij", weighted, both)
+        self.matrix = (
+            inner - np.einsum("ldi,ldj->lij", self.cross, self.cross) / (self.pivot[:, None, None])
+        )
+        self.place = np.einsum("lk,lkd->ld", w * coefficient, r)
+        plain = np.einsum("lkdi,lkd->lki", weighted, r)
+        share = np.einsum("lkd,ldi->lki", (w * coefficient)[..., None] * r, self.cross)
+        self.scores = plain - share / self.pivot[:, None, None]
+
+    def _penalised(self, prior: Array) -> Array:
+        return self.matrix + self._prior(prior)
+
+    def _prior(self, prior: Array) -> Array:
+        out = np.zeros_like(self.matrix)
+        out[:, 0, 0], out[:, 1, 1] = prior, 1 / EXCESS_SPREAD**2
+        return out
+
+    def inverse(self, prior: Array) -> Array:
+        """Covariance of (log curvature, excess) if the model holds."""
+        return np.asarray(np.linalg.inv(self._penalised(prior)), dtype=np.float64)
+
+    def solve(self, prior: Array, off: Array, excess: Array) -> tuple[Array, Array, Array]:
+        """The moves, kept short enough to stay where the linearisation holds."""
+        right = self.scores.sum(axis=1)
+        right = right - np.stack([prior * off, excess / EXCESS_SPREAD**2], axis=1)
+        move = np.linalg.solve(self._penalised(prior), right[..., None])[..., 0]
+        size = np.maximum(np.abs(move), 1e-12)
+        short = np.minimum(1.0, np.minimum(1.0 / size[:, 0], 0.3 / size[:, 1]))
+        move = move * short[:, None]
+        place = (self.place * short[:, None] - np.einsum("ldi,li->ld", self.cross, move)) / (
+            self.pivot[:, None]
+        )
+        return place, move[:, 0], move[:, 1]
+
+    def error(self, prior: Array) -> Array:
+        """Standard error of the excess: the larger of the model's and the sandwich's."""
+        inverse = self.inverse(prior)
+        meat = np.einsum("lki,lkj->lij", self.scores, self.scores) + self._prior(prior)
+        sandwich = inverse @ meat @ inverse
+        return np.sqrt(np.maximum(sandwich[:, 1, 1], inverse[:, 1, 1]))
+
+
+def _settled(move: tuple[Array, Array, Array]) -> bool:
+    """Whether curvature and excess of every client have stopped moving."""
+    return float(max(np.abs(move[1]).max(), np.abs(move[2]).max())) < 1e-4
+
+
+def _student(off: Array, spread: float) -> Array:
+    """Precision of a heavy-tailed prior: the odd client out is not pulled to the others."""
+    return 3 / (2 * spread**2 + off**2)
+
+
+def _drift(spread: float) -> float:
+    """What the shared model's unseen motion may do to a slope of sizes.
+
+    Unequal curvatures make the clients' weights, and so the place the model settles at, move
+    on with the step sizes.
+    """
+    unlike = np.clip((spread - 0.45) / (CURVATURE_SPREAD["norms"] - 0.45), 0, 1)
+    return float(SYSTEMATIC["norms"] * (1 + 3 * unlike))
+
+
+def _learn(
+    curvature: Array, variance: Array, spread: float, centre: float, peers: Flags
+) -> tuple[float, float]:
+    """How alike the clients' curvatures are, learnt from them (one step of EM)."""
+    if peers.sum() < 4:
+        return spread, centre
+    middle = _middle(curvature[peers])
+    inside = _middle((curvature[peers] - middle) ** 2 / 0.4549) + _middle(variance[peers])
+    return float(np.clip(np.sqrt(inside), 0.15, CURVATURE_SPREAD["norms"])), middle
+
+
+def _grid(declared: Declared, low: float, high: float, count: int) -> Array:
+    middle = float(np.median(declared.sums[:, declared.sums.shape[1] // 2]))
+    return np.log(np.geomspace(low, high, count) / middle)
+
+
+def _start_updates(
+    u: Array, w: Array, declared: Declared, rounds_each: Array
+) -> tuple[Array, Array, Array]:
+    """The best curvature and excess of a grid, each client for itself."""
+    best = np.full(len(u), -np.inf)
+    curvature, excess = np.zeros(len(u)), np.zeros(len(u))
+    place = np.zeros((len(u), u.shape[2]))
+    count = (rounds_each > 0).sum(axis=1) * u.shape[2]
+    for value, more in product(_grid(declared, 1e-3, 5, 14), (0.0, 0.12, 0.24)):
+        each = np.full(len(u), value)
+        g, _, variance, trust = _shape(declared, each, 0 * each + more)
+        weight = rounds_each * trust / variance
+        total = np.maximum((weight * g**2).sum(axis=1), 1e-300)
+        target = u + g[..., None] * w
+        where = np.einsum("lk,lkd->ld", weight * g, target) / total[:, None]
+        square = (weight * ((u - g[..., None] * (where[:, None] - w)) ** 2).sum(axis=2)).sum(axis=1)
+        log_weight = np.where(rounds_each > 0, np.log(np.maximum(weight, 1e-300)), 0).sum(axis=1)
+        score = 0.5 * u.shape[2] * log_weight - 0.5 * count * np.log(np.maximum(square, 1e-300))
+        better = score > best
+        best = np.where(better, score, best)
+        curvature = np.where(better, value, curvature)
+        excess = np.where(better, more, excess)
+        place = np.where(better[:, None], where, place)
+    return curvature, excess, place
+
+
+def _start_norms(
+    log_norms: Array, there: Flags, late: Flags, declared: Declared, peers: Flags
+) -> float:
+    """One curvature for all: the one whose bend the middle client follows best."""
+    found = []
+    grid = _grid(declared, 1e-2, 3, 16)
+    for value in grid:
+        each = np.full(len(log_norms), value)
+        g, _, _, trust = _shape(declared, each, 0 * each)
+        used = there & (trust > 0.3) & (np.arange(g.shape[1]) >= 2)
+        residual = log_norms - np.log(g)
+        residual = residual - _row_median(residual, there & late)[:, None]
+        total = np.maximum(used.sum(axis=1), 1)
+        found.append(_middle(((np.abs(residual) * used).sum(axis=1) / total)[peers]))
+    return float(grid[int(np.argmin(found))])
+
+
+def _shared(residual: Array, used: NDArray[np.bool_]) -> Array:
+    """What the clients' residuals have in common, shrunk by how much of it is chance."""
+    enough = used.sum(axis=0) >= 3
+    middle = _row_median(residual.T, used.T) * enough
+    spread = 1.4826 * _row_median(np.abs(residual - middle).T, used.T)
+    chance = 1.57 * spread**2 / np.maximum(used.sum(axis=0), 1)  # variance of a median
+    signal = float(np.mean(middle**2)) if enough.any() else 0.0
+    keep = max(0.0, 1 - 2 * float(np.mean(chance[enough])) / signal) if signal > 0 else 0.0
+    return keep * middle
+
+
+def _middle(values: Array) -> float:
+    return float(np.median(values)) if len(values) else 0.0
+
+
+def _row_median(values: Array, used: NDArray[np.bool_]) -> Array:
+    """Median of each row over the marked entries; 0 where there is none."""
+    kept = np.where(used, values, np.inf)
+    kept = np.sort(kept, axis=1)
+    count = used.sum(axis=1)
+    rows = np.arange(len(kept))
+    low = kept[rows, np.maximum((count - 1) // 2, 0)]
+    high = kept[rows, np.minimum(count // 2, kept.shape[1] - 1)]
+    high = np.where(count % 2 == 1, low, high)
+    return np.where(count > 0, 0.5 * (low + np.where(count > 0, high, 0)), 0.0)

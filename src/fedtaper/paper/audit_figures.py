@@ -1,0 +1,81 @@
+"""Figures of claim A1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedtaper.plots import COLOURS, figure
+
+WAYS = (
+    ("from updates", "updates", False),
+    ("from sizes", "norms", False),
+    ("plain log-log slope", "norms", True),
+)
+SHOWN = ("delta 0.9", "delta 1", "fades later", "idle", "noise", "copying")
+HONEST = ("honest", "little data", "easy data", "noisy data", "missed rounds", "gradient vanishes")
+
+
+def detection(table: Any, path: Path) -> None:
+    """Share accused over the round, by attacker, from updates and from sizes alone."""
+    rounds = np.unique(table["round"])
+    with figure(path, columns=2, sharey=True, height=2.9) as axes:
+        for axis, witness in zip(axes[0], ("updates", "norms"), strict=True):
+            for number, kind in enumerate(SHOWN):
+                share = [table.accused([kind], k, witness).mean() for k in rounds]
+                style = "--" if kind == "copying" else "-"  # lies on the line of noise
+                axis.plot(rounds, share, style, marker="o", markersize=2.5, label=kind,
+                          color=COLOURS[number])  # fmt: skip
+            honest = [table.accused(HONEST, k, witness).mean() for k in rounds]
+            axis.plot(rounds, honest, color="#000000", marker="s", markersize=2.5,
+                      linewidth=1.6, label="honest (false accusations)")  # fmt: skip
+            axis.set_title(f"from {'updates' if witness == 'updates' else 'sizes alone'}")
+            axis.set_xlabel("round")
+            axis.set_ylim(-0.02, 1.03)
+        axes[0, 0].set_ylabel("share of clients accused")
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        axes[0, 0].figure.legend(handles, labels, loc="outside lower center", ncols=4)
+
+
+def calibration(table: Any, path: Path) -> None:
+    """Stated against actual coverage of the intervals for delta, after 100 rounds."""
+    from scipy.special import ndtri
+
+    levels = np.array([0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99])
+    last = int(table["round"].max())
+    with figure(path, height=2.6) as axes:
+        axis = axes[0, 0]
+        axis.plot([0, 1], [0, 1], ":", color="#888888", label="as stated")
+        for number, (label, witness, plain) in enumerate(WAYS):
+            scores = np.abs(table.scores(last, witness, plain))
+            actual = [(scores < ndtri(0.5 + level / 2)).mean() for level in levels]
+            axis.plot(levels, actual, marker="o", markersize=3, color=COLOURS[number], label=label)
+        axis.set_xlabel("stated coverage")
+        axis.set_ylabel("actual coverage")
+        axis.set_xlim(0.45, 1.01)
+        axis.set_ylim(0, 1.02)
+        axis.legend(loc="center right", bbox_to_anchor=(1.0, 0.36))
+
+
+def heterogeneity(tables: dict[str, Any], path: Path) -> None:
+    """Detection of the two faster tapers, and false accusations, by heterogeneity."""
+    rounds = np.unique(next(iter(tables.values()))["round"])
+    with figure(path, columns=2, sharey=True, height=2.9) as axes:
+        for axis, kind in zip(axes[0], ("delta 0.9", "delta 1"), strict=True):
+            for number, (name, table) in enumerate(tables.items()):
+                for witness, style in (("updates", "-"), ("norms", "--")):
+                    share = [_mean(table.accused([kind], k, witness)) for k in rounds]
+                    label = name if style == "-" else None
+                    axis.plot(rounds, share, style, color=COLOURS[number], label=label)
+            axis.set_title(f"{kind} found (updates solid, sizes dashed)")
+            axis.set_xlabel("round")
+            axis.set_ylim(-0.02, 1.03)
+        axes[0, 0].set_ylabel("share of clients accused")
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        axes[0, 0].figure.legend(handles, labels, loc="outside lower center", ncols=4)
+
+
+def _mean(flags: Any) -> float:
+    return float(flags.mean()) if len(flags) else float("nan")
