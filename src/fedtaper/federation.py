@@ -80,7 +80,7 @@ class Federation:
     deadline: float = 600.0
     quorum: int | None = None
     retries: int = 3
-    wait: float = 120.0
+    wait: float = 300.0
     own_schedules: bool = False
     buffer: int | None = None
     nodes: dict[str, str] = field(default_factory=dict)

@@ -16,7 +16,8 @@ from fedtaper.federation import Federation
 from fedtaper.schedules import Schedule
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between two looks for answers
-QUERY_SECONDS = 60.0
+QUERY_SECONDS = 300.0  # how long a node may take to say who it is: a first start is slow
+ASK_AGAIN = 10.0  # seconds until a node that could not say is asked again
 
 
 @dataclass(frozen=True)
@@ -30,18 +31,22 @@ class Site:
 
 
 class Roster:
-    """Nodes by site, asked once each; a node that joins later is asked when it is first seen."""
+    """Nodes by site, asked once each; a node that joins later is asked when it is first seen.
+
+    Nobody waits for a node's answer: it takes part from the round on in which it is known.
+    """
 
     def __init__(self, grid: Grid, federation: Federation, tell: Callable[..., None]) -> None:
         self.grid, self.federation, self.tell = grid, federation, tell
         self.known: dict[int, Site | None] = {}  # None: refused
+        self.asked: dict[str, int] = {}  # message to node
+        self.again: dict[int, float] = {}  # node to the time from which on it may be asked
 
     def present(self) -> dict[str, Site]:
         """The sites that are connected now."""
         online = list(self.grid.get_node_ids())
-        new = [node for node in online if node not in self.known]
-        if new:
-            self._ask(new)
+        self._ask([node for node in online if self._is_new(node)])
+        self._hear()
         for node in [n for n in self.known if n not in online]:
             del self.known[node]
         found: dict[str, Site] = {}
@@ -75,12 +80,27 @@ class Roster:
             self.tell(0, name, "missing", "not connected at the start")
         return found
 
+    def _is_new(self, node: int) -> bool:
+        unknown = node not in self.known and node not in self.asked.values()
+        return unknown and time.monotonic() >= self.again.get(node, 0.0)
+
     def _ask(self, nodes: list[int]) -> None:
-        messages = {
-            node: Message(RecordDict(), node, MessageType.QUERY, ttl=QUERY_SECONDS)
-            for node in nodes
-        }
-        for node, reply in answers(self.grid, messages, QUERY_SECONDS):
+        messages = [Message(RecordDict(), n, MessageType.QUERY, ttl=QUERY_SECONDS) for n in nodes]
+        if messages:
+            ids = self.grid.push_messages(messages)
+            self.asked |= {one: n for one, n in zip(ids, nodes, strict=True) if one}
+
+    def _hear(self) -> None:
+        """Answers that are there by now; who could not answer is asked again later."""
+        for reply in self.grid.pull_messages(list(self.asked)) if self.asked else ():
+            node = self.asked.pop(reply.metadata.reply_to_message_id, None)
+            if node is None:
+                continue
+            if reply.has_error():
+                self.again[node] = time.monotonic() + ASK_AGAIN
+                why = f"node {node} cannot say who it is: {str(reply.error.reason)[-300:]}"
+                self.tell(0, "", "unclear", why)
+                continue
             try:
                 self.known[node] = self._read(node, reply)
             except FedtaperError as problem:

@@ -25,6 +25,7 @@ from fedtaper.federation import Federation
 
 EVENTS = "events.jsonl"
 RETRY_PAUSE = 3.0
+GRACE = 60.0  # seconds a message outlives the deadline, so that it is ours that decides
 
 
 class Rounds:
@@ -153,7 +154,7 @@ class Session:
             **as_numbers(self.e.schedules[client]),  # type: ignore[index]
         }
         content = RecordDict({ORDER: ConfigRecord(order), MODEL: model})
-        return Message(content, site.node, MessageType.TRAIN, ttl=self.federation.deadline)
+        return Message(content, site.node, MessageType.TRAIN, ttl=self.federation.deadline + GRACE)
 
     def checked(self, i: int, reply: Message, k: int) -> tuple[Any, dict[str, float]] | None:
         """An answer's update, or None and an event."""
