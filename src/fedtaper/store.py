@@ -194,7 +194,15 @@ def metrics_csv(run: Run) -> str:
 
 def save_checkpoint(out: str | Path, values: dict[str, Any]) -> None:
     """Where an unfinished run stands."""
-    _write(Path(out) / CHECKPOINT, _npz(values))
+    path = Path(out) / CHECKPOINT
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        with beside.open("wb") as file:  # straight to disk: models may be large
+            np.savez(file, **values)
+        beside.replace(path)
+    except OSError as trouble:
+        beside.unlink(missing_ok=True)
+        raise FedtaperError(f"{path} cannot be written: {trouble.strerror}") from None
 
 
 def load_checkpoint(out: str | Path) -> dict[str, Any] | None:

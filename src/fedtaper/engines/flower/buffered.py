@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtaper.engines.flower.guard import Answer
 from fedtaper.engines.flower.roster import FIRST_PAUSE, LONGEST_PAUSE
 from fedtaper.engines.flower.rounds import Session
 from fedtaper.errors import FedtaperError
@@ -28,7 +29,7 @@ class BufferedSession(Session):
         self.stale: list[int] = []
 
     def _round(self) -> tuple[Any, dict[str, float]]:
-        buffer: list[tuple[int, Any, dict[str, float]]] = []
+        buffer: list[tuple[int, Answer]] = []
         end = time.monotonic() + self.federation.deadline * (self.federation.retries + 1)
         pause, self.stale = FIRST_PAUSE, []
         assert self.federation.buffer is not None
@@ -59,18 +60,18 @@ class BufferedSession(Session):
             if one:
                 self.flying[one] = (client, self.state.round, end)
 
-    def _arrived(self, most: int) -> list[tuple[int, Any, dict[str, float]]]:
+    def _arrived(self, most: int) -> list[tuple[int, Answer]]:
         """Good updates that are there now, at most so many: the rest waits for the next round."""
-        found: list[tuple[int, Any, dict[str, float]]] = []
+        found: list[tuple[int, Answer]] = []
         for one in list(self.flying):
             if len(found) == most:
                 break
             client, round_, end = self.flying[one]
             for reply in self.grid.pull_messages([one]):
                 del self.flying[one]
-                update = self.checked(client, reply, round_)
-                if update is not None:
-                    found.append((client, *update))
+                answer = self.checked(client, reply, round_)
+                if answer is not None:
+                    found.append((client, answer))
                     self.stale.append(self.state.round - round_)
             if one in self.flying and time.monotonic() > end:
                 del self.flying[one]
@@ -78,14 +79,15 @@ class BufferedSession(Session):
                 self.roster.tell(self.state.round + 1, name, "late", "no answer in time")
         return found
 
-    def _summed(self, buffer: list[tuple[int, Any, dict[str, float]]]) -> Any:
+    def _summed(self, buffer: list[tuple[int, Answer]]) -> Any:
         """One aggregation; a site that is there twice counts twice."""
-        norms = np.full(self.e.num_clients, np.nan)
-        total: dict[int, tuple[Any, dict[str, float]]] = {}
-        for client, update, measured in buffer:
-            norms[client] = np.hypot(np.nan_to_num(norms[client]), np.linalg.norm(update))
-            known = total.get(client)
-            total[client] = (update if known is None else known[0] + update, measured)
-        asked = list(range(self.e.num_clients))
-        _, measured = self._aggregate(dict(sorted(total.items())), asked)
+        total: dict[int, Answer] = {}
+        for client, answer in buffer:
+            if client in total:
+                update = total[client].update + answer.update
+                answer = Answer(update, float(np.linalg.norm(update)), answer.measured)
+            total[client] = answer
+        norms, measured = self._aggregate(
+            dict(sorted(total.items())), list(range(self.e.num_clients))
+        )
         return norms, {**measured, "staleness": float(np.mean(self.stale))}

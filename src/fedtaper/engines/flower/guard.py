@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Message
@@ -16,9 +16,15 @@ class FaultError(Exception):
     """Why an answer does not count, in words."""
 
 
-def checked_update(
-    reply: Message, like: Any, site: str, round_: int, schedule: Schedule
-) -> tuple[Any, dict[str, float]]:
+class Answer(NamedTuple):
+    """A good answer: the update, its size, and what the site measured."""
+
+    update: Any
+    norm: float
+    measured: dict[str, float]
+
+
+def checked_update(reply: Message, like: Any, site: str, round_: int, schedule: Schedule) -> Answer:
     """The update in an answer and what the site measured, or a :class:`FaultError`.
 
     ``like`` is the shared model: an update must have its dtype and shape, and finite numbers.
@@ -44,11 +50,11 @@ def checked_update(
     if update.shape != like.shape:
         raise FaultError(f"wrong shape: {update.shape} in place of {like.shape}")
     with np.errstate(over="ignore", invalid="ignore"):
-        finite = np.isfinite(update.sum(dtype=np.float64))  # one pass, and no second array
-    if not (finite or np.all(np.isfinite(update))):
+        norm = float(np.linalg.norm(update))
+    if not (math.isfinite(norm) or np.all(np.isfinite(update))):  # a norm may overflow honestly
         count = int((~np.isfinite(update)).sum())
         raise FaultError(f"{count} of its numbers are not finite")
-    return update, measured
+    return Answer(update, norm, measured)
 
 
 def _check_told(told: dict[str, Any], site: str, round_: int, schedule: Schedule) -> None:

@@ -15,6 +15,7 @@ from fedtaper.errors import FedtaperError
 from fedtaper.federation import Federation
 from fedtaper.schedules import Schedule
 
+TOGETHER = 2**23  # bytes of answers that are taken in together
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between two looks for answers
 QUERY_SECONDS = 300.0  # how long a node may take to say who it is: a first start is slow
 ASK_AGAIN = 10.0  # seconds until a node that could not say is asked again
@@ -134,25 +135,30 @@ class Roster:
 
 
 def answers(
-    grid: Grid, messages: dict[Any, Message], seconds: float
+    grid: Grid, messages: dict[Any, Message], seconds: float, size: int = 0
 ) -> Iterator[tuple[Any, Message]]:
     """Send, and give each answer as it arrives, until all are there or the time is over.
 
-    Flower's own loop looks every three seconds; this one starts at once and slows down.
+    Flower's own loop looks every three seconds; this one starts at once and slows down. It
+    takes in only a few answers together if each has many bytes (``size``).
     """
     ids = list(grid.push_messages(list(messages.values())))
     waiting = {one: key for one, key in zip(ids, messages, strict=True) if one}
     messages.clear()
     end, pause = time.monotonic() + seconds, FIRST_PAUSE
+    few = max(1, TOGETHER // (size + 1))
     while waiting:
-        arrived = False
-        for reply in grid.pull_messages(list(waiting)):
-            key = waiting.pop(reply.metadata.reply_to_message_id, None)
-            arrived = True
-            if key is not None:
-                yield key, reply
+        before = list(waiting)
+        for low in range(0, len(before), few):
+            replies = list(grid.pull_messages(before[low : low + few]))
+            while replies:
+                reply = replies.pop()
+                key = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if key is not None:
+                    yield key, reply
+                del reply
         if time.monotonic() > end:
             return
-        pause = FIRST_PAUSE if arrived else min(pause * 1.3, LONGEST_PAUSE)
+        pause = FIRST_PAUSE if len(waiting) < len(before) else min(pause * 1.3, LONGEST_PAUSE)
         if waiting:
             time.sleep(pause)

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from fedtaper.audit.directions import SKETCH, sketch
 from fedtaper.engines import KEEP_DIM, Block, State
 from fedtaper.engines.flower.client import MODEL, ORDER, as_numbers
-from fedtaper.engines.flower.guard import FaultError, checked_update
+from fedtaper.engines.flower.guard import Answer, FaultError, checked_update
 from fedtaper.engines.flower.roster import Roster, Site, answers
 from fedtaper.engines.flower.watch import Watch
 from fedtaper.errors import FedtaperError
@@ -118,7 +118,7 @@ class Session:
             "kept: see events.jsonl, and resume"
         )
 
-    def _updates(self, asked: list[int], k: int) -> dict[int, tuple[Any, dict[str, float]]]:
+    def _updates(self, asked: list[int], k: int) -> dict[int, Answer]:
         """The good updates of those who were asked, by client, in the order of the clients."""
         here = self.roster.present()
         names = self.federation.sites
@@ -128,11 +128,12 @@ class Session:
         messages = self.messages({i: here[names[i]] for i in asked if names[i] in here})
         waiting = set(messages)
         found = {}
-        for i, reply in answers(self.grid, messages, self.federation.deadline):
+        for i, reply in answers(self.grid, messages, self.federation.deadline, self.w.nbytes):
             waiting.discard(i)
-            update = self.checked(i, reply, k)
-            if update is not None:
-                found[i] = update
+            answer = self.checked(i, reply, k)
+            del reply  # its bytes: the next may be as large
+            if answer is not None:
+                found[i] = answer
         for i in sorted(waiting):
             why = f"no answer in {self.federation.deadline:g} s"
             self.roster.tell(k + 1, names[i], "late", why)
@@ -156,7 +157,7 @@ class Session:
         content = RecordDict({ORDER: ConfigRecord(order), MODEL: model})
         return Message(content, site.node, MessageType.TRAIN, ttl=self.federation.deadline + GRACE)
 
-    def checked(self, i: int, reply: Message, k: int) -> tuple[Any, dict[str, float]] | None:
+    def checked(self, i: int, reply: Message, k: int) -> Answer | None:
         """An answer's update, or None and an event."""
         name, schedule = self.federation.sites[i], self.e.schedules[i]  # type: ignore[index]
         try:
@@ -166,7 +167,7 @@ class Session:
             self.roster.tell(k + 1, name, kind, str(fault))
             return None
 
-    def _aggregate(self, found: dict[int, tuple[Any, dict[str, float]]], asked: list[int]) -> Any:
+    def _aggregate(self, found: dict[int, Answer], asked: list[int]) -> Any:
         """The server rule's step on the weighted sum of the updates; the absent add nothing.
 
         The size of an update is NaN where a site was asked and does not count.
@@ -178,11 +179,10 @@ class Session:
         self.answered = len(found)
         if self.moves is not None:
             self.moves[asked] = np.nan
-        told = [measured for _, measured in found.values()]
+        told = [answer.measured for answer in found.values()]
         total: Any = np.zeros(1, self.w.dtype)
         for i in list(found):
-            update, _ = found.pop(i)
-            norms[i] = np.linalg.norm(update)
+            update, norms[i], _ = found.pop(i)
             if self.moves is not None:
                 self.moves[i] = sketch(update) if self.network else update
             update *= float(weights[i])  # in place, and no more held than must be: models are large
