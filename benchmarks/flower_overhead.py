@@ -195,8 +195,37 @@ task = "flat.task:task"
 """
 
 
-def peak(clients: int, count: int) -> tuple[float, float]:
-    """Peak memory of the ServerApp's process in MB, and a round's median seconds."""
+FLOOR = """
+from pathlib import Path
+import numpy as np
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+import fedtaper.engines.flower.apps, torch
+
+server_app = ServerApp()
+client_app = ClientApp()
+
+@client_app.train()
+def train(message, context):
+    arrays = message.content["arrays"]
+    told = MetricRecord({{"num-examples": 1}})
+    return Message(RecordDict({{"arrays": arrays, "metrics": told}}), reply_to=message)
+
+@server_app.main()
+def main(grid, context):
+    strategy = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes={clients},
+                      min_available_nodes={clients})
+    strategy.start(grid, ArrayRecord([np.zeros({count}, np.float32)]), num_rounds=3)
+    out = Path(context.run_config["out"])
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "run.npz").touch()
+"""
+
+
+def peak(clients: int, count: int, floor: bool = False) -> float:
+    """Peak memory of the ServerApp's process in MB."""
     from fedtaper.deploy import processes
     from fedtaper.deploy.local import LocalFederation
     from fedtaper.deploy.scaffold import new_app
@@ -207,6 +236,11 @@ def peak(clients: int, count: int) -> tuple[float, float]:
         sites = ", ".join(f'"site-{i}"' for i in range(clients))
         file = app / "flat" / "federation.toml"
         file.write_text(FEDERATION.format(clients=clients, sites=sites))
+        if floor:
+            (app / "flat" / "floor.py").write_text(FLOOR.format(clients=clients, count=count))
+            settings = (app / "pyproject.toml").read_text()
+            ours = "fedtaper.engines.flower.apps:"
+            (app / "pyproject.toml").write_text(settings.replace(ours, "flat.floor:"))
         with LocalFederation(file, Path(folder) / "local") as local:
             local.submit()
             high, end = 0.0, time.monotonic() + 400
@@ -215,7 +249,8 @@ def peak(clients: int, count: int) -> tuple[float, float]:
                     if "flwr-serverapp" in processes.command_line(pid):
                         high = max(high, _high_water(pid))
                 time.sleep(0.1)
-            return high, float(np.median(local.load().metrics["seconds"]))
+            assert store.is_complete(local.run_folder), local.trouble("")
+            return high
 
 
 def _high_water(pid: int) -> float:
@@ -227,12 +262,12 @@ def _high_water(pid: int) -> float:
 
 
 def memory(clients: int, count: int) -> None:
-    small, _ = peak(clients, 100)
-    large, seconds = peak(clients, count)
     size = 4 * count / 1e6
-    print(f"{clients} sites, {size:.0f} MB of weights, TLS, {seconds:.1f} s a round")
-    print(f"ServerApp's peak: {large:.0f} MB, with a tiny model {small:.0f} MB: ", end="")
-    print(f"{(large - small) / size:.1f} models, {clients} of them in flight")
+    print(f"{clients} sites on loopback, {size:.0f} MB of weights, TLS; ServerApp's peak memory")
+    for name, floor in (("FedAvg", True), ("ours", False)):
+        small, large = peak(clients, 100, floor), peak(clients, count, floor)
+        models = (large - small) / size
+        print(f"{name:7s} {large:.0f} MB, {small:.0f} MB with a tiny model: {models:.1f} models")
 
 
 if __name__ == "__main__":
