@@ -62,5 +62,7 @@ def test_the_ledger_holds_each_claim_once():
     assert [c for c in LEDGER if c.startswith("R")] == [f"R{i}" for i in range(1, 10)]
     assert all(c.measure and c.refuted_by for c in LEDGER.values())
     assert [c.id for c in pick(LEDGER, ["r9", "R1"])] == ["R1", "R9"]
+    assert [c.id for c in pick(LEDGER, ["t", "R2"])] == ["R2", "T1", "T2"]
+    assert len(pick(LEDGER, ["all"])) == len(LEDGER)
     with pytest.raises(ft.FedtaperError, match="no claim"):
         pick(LEDGER, ["Z1"])

@@ -15,7 +15,11 @@ from fedtaper.report import report as write_report
 
 def reproduce(
     claims: Annotated[
-        list[str] | None, typer.Argument(help="Claims by id, such as R1 R9 [default: all].")
+        list[str] | None,
+        typer.Argument(
+            help="Claims by id or family, such as R1 T2 I: R regression, T theory, I images, "
+            "A audit; all for every one [default: R]."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for claims.json and the figures.")] = Path(
         "reproduced"
@@ -41,7 +45,7 @@ def reproduce(
     from fedtaper.paper import LEDGER, pick
     from fedtaper.paper import reproduce as judge
 
-    chosen = pick(LEDGER, claims or [])
+    chosen = pick(LEDGER, claims or ["all" if list_ else "R"])
     images = any(claim.id.startswith("I") for claim in chosen)
     if data is not None:
         os.environ[FOLDER_VARIABLE] = str(data)

@@ -131,11 +131,14 @@ def write_rows(folder: Path, rows: list[dict[str, Any]], study: Study) -> None:
 
 
 def pick(known: dict[str, Claim], wanted: Iterable[str]) -> list[Claim]:
-    """Claims by id, in the ledger's order; an unknown id is refused."""
-    ids = [w.upper() for w in wanted] or list(known)
-    for one in ids:
-        if one not in known:
+    """Claims by id or family ("R" for R1 to R9), or "all", in the ledger's order."""
+    chosen: set[str] = set()
+    for word in wanted:
+        key = word.upper()
+        found = {one for one in known if key in (one, one[0], "ALL")}
+        if not found:
             raise FedtaperError(
-                f"there is no claim {one}: choose from {', '.join(known)}{nearest(one, known)}"
+                f"there is no claim {word}: choose from {', '.join(known)}{nearest(key, known)}"
             )
-    return [claim for key, claim in known.items() if key in ids]
+        chosen |= found
+    return [claim for key, claim in known.items() if key in chosen]
