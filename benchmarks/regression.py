@@ -100,8 +100,10 @@ def floor_seconds() -> tuple[float, float]:
     return flops / rate, best(lambda: draw_only(UPDATES, picks), 5)
 
 
-def experiment(rounds: int = ROUNDS, clients: int = CLIENTS) -> ft.Experiment:
-    problem = ft.LinearRegression(num_clients=clients, samples=SAMPLES)
+def experiment(
+    rounds: int = ROUNDS, clients: int = CLIENTS, samples: int = SAMPLES
+) -> ft.Experiment:
+    problem = ft.LinearRegression(num_clients=clients, samples=samples)
     return ft.Experiment(problem, ft.Power(0.1, 0.76), rounds=rounds, local_steps=STEPS)
 
 
@@ -139,16 +141,20 @@ def main() -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"  peak memory {peak:.2f} GiB")
     print("cost of one update, ns:")
-    for label, other, count in (
-        ("as above", e, UPDATES),
-        ("ten times the rounds", experiment(rounds=10 * ROUNDS), 10 * UPDATES),
-        ("ten times the clients", experiment(rounds=ROUNDS // 5, clients=100), 2 * UPDATES),
+    tenth = ROUNDS // 10
+    for label, other, seeds in (
+        ("as above", e, 1),
+        ("ten times the rounds", experiment(rounds=10 * ROUNDS), 1),
+        ("ten times the clients, same data in all", experiment(tenth, 100, SAMPLES // 10), 1),
+        ("ten times the clients, ten times the data", experiment(tenth, 100), 1),
+        ("20 seeds, all cores", e, 20),
+        ("200 seeds, all cores", e, 200),
+        ("20 seeds, ten times clients and data, all cores", experiment(tenth, 100), 20),
     ):
-        ft.run(other)
-        print(f"  {label:24s} {best(lambda other=other: ft.run(other), 3) / count * 1e9:6.0f}")
-    for seeds in (20, 200):
-        spent = best(lambda seeds=seeds: ft.run(e, seeds=range(seeds), progress=False), 2)
-        print(f"  {seeds:4d} seeds, all cores      {spent / seeds / UPDATES * 1e9:6.0f}")
+        many = range(seeds) if seeds > 1 else None
+        spent = best(lambda other=other, many=many: ft.run(other, seeds=many, progress=False), 3)
+        updates = other.rounds * STEPS * other.num_clients * seeds
+        print(f"  {label:48s} {spent / updates * 1e9:6.0f}")
     code = (
         "import time, warnings, fedtaper as ft; warnings.simplefilter('ignore'); "
         "e = ft.Experiment(ft.LinearRegression(), ft.Power(0.1, 0.76), rounds=2, local_steps=5); "

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedtaper as ft
-from fedtaper.audit import directions, taper, trace_of
+from fedtaper.audit import directions, robust, taper, trace_of
 from fedtaper.audit.judge import judge
 from fedtaper.paper import audit as study
 from fedtaper.paper.federations import FRESH, federation, looks, plain_slope
@@ -91,17 +91,17 @@ def test_common_motion_is_taken_out():
 
 
 def test_stretches_of_rounds():
-    stretch = taper.bins(np.arange(5000))
+    stretch = robust.bins(np.arange(5000))
     assert stretch[0] == 0
     assert np.all(np.isin(np.diff(stretch), [0, 1]))
-    assert stretch[-1] < taper.ROUNDS
+    assert stretch[-1] < robust.ROUNDS
     values = np.arange(5000.0)[None]
-    mean = taper.averaged(values, stretch, 1)[0]
+    mean = robust.averaged(values, stretch, 1)[0]
     assert mean[0] == 0
     assert mean[-1] == pytest.approx(values[0][stretch == stretch[-1]].mean())
     gaps = np.array([[1.0, np.nan, 3.0, np.nan]])
-    assert taper.averaged(gaps, np.array([0, 0, 1, 2]), 1)[0, :2].tolist() == [1, 3]
-    assert np.isnan(taper.averaged(gaps, np.array([0, 0, 1, 2]), 1)[0, 2])
+    assert robust.averaged(gaps, np.array([0, 0, 1, 2]), 1)[0, :2].tolist() == [1, 3]
+    assert np.isnan(robust.averaged(gaps, np.array([0, 0, 1, 2]), 1)[0, 2])
 
 
 def test_random_directions_are_called_noise_at_the_stated_rate():

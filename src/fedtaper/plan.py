@@ -7,7 +7,6 @@ they hold all through the run. Fading comes from delta, within assumption A2.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,36 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.checks import whole
 from fedtaper.config import to_toml
 from fedtaper.errors import AssumptionWarning, FedtaperError, warn
 from fedtaper.experiment import Experiment
 from fedtaper.objectives.linear import LinearRegression
 from fedtaper.schedules import Power
 from fedtaper.stability import curvatures, stability_at
+from fedtaper.wishes import RULES, Fade, Target, are_texts, targets
 
 Array = NDArray[np.float64]
-Target = Sequence[float] | Mapping[int, float] | str | Iterable[str]
+__all__ = ["RULES", "Fade", "Plan", "plan"]
 FASTEST = 1.0  # the largest delta inside A2
-_NUMBER = r"(\d+(?:\.\d+)?)"
-_COUNTS = re.compile(rf"(?:the )?(rare client|client \d+) counts {_NUMBER} ?(?:x|times)")
-_FADE = re.compile(
-    rf"fade client (\d+)(?: from {_NUMBER} ?%)? to {_NUMBER} ?% by round (\d+)", re.IGNORECASE
-)
-_EQUAL = re.compile(r"equal(?: effective)? influence.*|equal")
-RULES = (
-    '"client 0 counts 10x", "rare client counts 10x", "fade client 3 to 30% by round 80", '
-    '"equal effective influence"'
-)
-
-
-@dataclass(frozen=True)
-class Fade:
-    """From ``start`` in round 1 to ``end`` in round ``by``, beside a client that counts 1."""
-
-    end: float
-    by: int
-    start: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -155,7 +135,7 @@ def plan(
     Power(c=0.01, delta=0.76, offset=0.0)
     """
     problem = _problem(problem, target, num_clients, sizes)
-    numbers, fades = _targets(target, problem)
+    numbers, fades = targets(target, problem)
     start = Power(c, delta, 0.0 if offset is None else offset)
     steps = tuple(local_steps) if isinstance(local_steps, Iterable) else local_steps
     base = Experiment(problem, start, rounds=rounds, local_steps=steps, **settings)
@@ -185,75 +165,12 @@ def _problem(problem: Any, target: Target, num_clients: int | None, sizes: Any) 
     count = num_clients
     if count is None and np.ndim(sizes) == 1:
         count = len(sizes)
-    if count is None and not isinstance(target, (str, Mapping)) and not _are_texts(target):
+    if count is None and not isinstance(target, (str, Mapping)) and not are_texts(target):
         count = len(list(target))
     if count is None:
         raise FedtaperError("how many clients? give num_clients=, sizes= or problem=")
     samples: Any = 5000 if sizes is None else sizes
     return LinearRegression(num_clients=count, samples=samples)
-
-
-def _are_texts(target: Any) -> bool:
-    return not isinstance(target, (str, Mapping)) and all(isinstance(t, str) for t in target)
-
-
-def _targets(target: Target, problem: Any) -> tuple[Array, dict[int, Fade]]:
-    """Wanted influences, NaN for clients that fade, and their fading."""
-    count = int(problem.num_clients)
-    if isinstance(target, str) or _are_texts(target):
-        return _by_rules([target] if isinstance(target, str) else list(target), problem)  # type: ignore[arg-type]
-    numbers = np.ones(count)
-    if isinstance(target, Mapping):
-        for client, value in target.items():
-            numbers[_client(client, count)] = value
-    else:
-        given = np.asarray(target, dtype=np.float64)
-        if given.shape != (count,):
-            raise FedtaperError(f"target has {given.size} values for {count} clients")
-        numbers = given.copy()
-    if not (np.all(np.isfinite(numbers)) and np.all(numbers >= 0) and numbers.max() > 0):
-        raise FedtaperError("targets must be finite, at least 0, and not all 0")
-    return numbers, {}
-
-
-def _by_rules(rules: list[str], problem: Any) -> tuple[Array, dict[int, Fade]]:
-    count = int(problem.num_clients)
-    numbers, fades = np.ones(count), {}
-    for rule in rules:
-        text = rule.strip().lower().rstrip(".")
-        if found := _COUNTS.fullmatch(text):
-            numbers[_named_client(found[1], problem)] = float(found[2])
-        elif found := _FADE.fullmatch(text):
-            client = _client(int(found[1]), count)
-            whole("the round to fade by", int(found[4]), low=2)
-            start = float(found[2]) / 100 if found[2] else 1.0
-            fades[client] = Fade(float(found[3]) / 100, int(found[4]), start)
-            numbers[client] = np.nan
-        elif not _EQUAL.fullmatch(text):
-            raise FedtaperError(f"no rule reads {rule!r}; write one such as {RULES}")
-    if np.isnan(numbers).all():
-        raise FedtaperError("every client fades: influence is relative, so leave one that stays")
-    if not np.nanmax(numbers) > 0:
-        raise FedtaperError("a client must count more than 0 times")
-    return numbers, fades
-
-
-def _named_client(name: str, problem: Any) -> int:
-    if name != "rare client":
-        return _client(int(name.split()[1]), int(problem.num_clients))
-    split: Any = getattr(problem, "split", None)
-    if not hasattr(split, "rare"):
-        raise FedtaperError(
-            'no client is rare here: plan with a problem split by RareClass, or say "client 0"'
-        )
-    return int(split.client)
-
-
-def _client(client: Any, count: int) -> int:
-    whole("a client in the target", client, low=0)
-    if client >= count:
-        raise FedtaperError(f"the target names client {client}, but there are {count} (from 0)")
-    return int(client)
 
 
 def _scales(base: Experiment, numbers: Array, start: Power) -> list[Power]:

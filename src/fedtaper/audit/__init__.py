@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,15 +14,15 @@ from fedtaper.audit.directions import sketch
 from fedtaper.audit.judge import Finding, Trace, judge, since
 from fedtaper.audit.records import SIZES_ONLY, Audit, ClientAudit
 from fedtaper.audit.taper import Declared
+from fedtaper.audit.traces import declared_round, from_run, trace_of
 from fedtaper.errors import FedtaperError
 from fedtaper.experiment import Run
 from fedtaper.influence import checked_schedules, influence
-from fedtaper.schedules import Schedule, step_sizes
+from fedtaper.schedules import Schedule
 
 Array = NDArray[np.float64]
-POINTS = 64  # updates of a round at which a schedule is looked at, at most
 
-__all__ = ["Audit", "Auditor", "ClientAudit", "audit"]
+__all__ = ["Audit", "Auditor", "ClientAudit", "audit", "trace_of"]
 
 
 def audit(
@@ -67,7 +66,7 @@ def audit(
     ['as declared', 'as declared', 'as declared', 'idle', 'fading']
     """
     if isinstance(source, Run):
-        trace, declared_p, deltas, rounds, clock = _from_run(source, schedules, seed, held_out)
+        trace, declared_p, deltas, rounds, clock = from_run(source, schedules, seed, held_out)
     else:
         if n is None or schedules is None:
             raise FedtaperError(
@@ -130,7 +129,7 @@ class Auditor:
         if not n > before:
             raise FedtaperError(f"the clock must move on: n = {n:g} after {before:g}")
         self._norms.append(sizes)
-        self._declared.append(_declared(self.schedules, before, n, _optional(step_sums)))
+        self._declared.append(declared_round(self.schedules, before, n, _optional(step_sums)))
         self.n.append(float(n))
         if held_out is not None:
             self.held_out.append(np.asarray(held_out, dtype=np.float64))
@@ -234,80 +233,6 @@ def _notes(verdict: str, found: Finding, i: int, trace: Trace) -> tuple[str, ...
             "declared step: other data, or another c than declared; updates cannot tell which"
         )
     return tuple(notes)
-
-
-def trace_of(run: Run, seed: int | None = None) -> Trace:
-    """What the server of a run saw."""
-    return _from_run(run, None, seed, None)[0]
-
-
-def _from_run(
-    run: Run,
-    schedules: Sequence[Schedule] | None,
-    seed: int | None,
-    held_out: ArrayLike | None,
-) -> tuple[Trace, Array, Array, NDArray[np.int64], Array]:
-    e = run.experiment
-    if schedules is not None:
-        from dataclasses import replace
-
-        e = replace(e, schedules=schedules, clients=())
-    if run.many and seed is None:
-        raise FedtaperError(f"a run over {len(run.seeds)} seeds is audited one at a time: seed=")
-    if seed is not None and seed not in run.seeds:
-        raise FedtaperError(f"the run has no seed {seed}")
-    pick: Any = run.seeds.index(seed) if run.many and seed is not None else slice(None)
-    index = run.round - 1
-    last = int(run.round[-1])
-    there = e.present(0, last, run.seeds[pick] if run.many else run.seeds[0])[index]
-    norms = np.where(there, run.update_norms[pick], np.nan)
-    a, clock = e.step_sizes(0, last)[index], e.clock_values(0, last)[index]
-    moves = start = None
-    consecutive = last == len(run.round)
-    if run.updates is not None and consecutive:
-        found = np.where(there[..., None], run.updates[pick], np.nan)
-        moves = sketch(found).transpose(1, 0, 2)
-        if run.w is not None and run.w0 is not None:
-            start = sketch(np.concatenate([run.w0[pick][None], run.w[pick][:-1]]))
-    trace = Trace(
-        norms.T,
-        _as_declared(a, clock + np.array([s.offset for s in e.schedules])),  # type: ignore[union-attr]
-        moves,
-        start,
-        _class_losses(run, pick) if held_out is None else np.asarray(held_out, dtype=float).T,
-    )
-    p = e.effective_influence(last - 1, last)[0]
-    deltas = np.array([s.delta for s in e.schedules])  # type: ignore[union-attr]
-    return trace, p, deltas, run.round, run.n
-
-
-def _class_losses(run: Run, pick: Any) -> Array | None:
-    """Held-out loss of each client's own mix of classes, (L, rounds), where a Run has it."""
-    counts = getattr(run.experiment.problem, "holdings", None)
-    if counts is None or "test_loss_class_0" not in run.metrics:
-        return None
-    share = np.asarray(counts, dtype=np.float64)
-    losses = [run.metrics[f"test_loss_class_{c}"][pick] for c in range(share.shape[1])]
-    return (share / share.sum(axis=1, keepdims=True)) @ np.stack(losses)
-
-
-def _as_declared(a: Array, clock: Array) -> Declared:
-    sums = a.sum(axis=1)
-    log_n = (a * np.log(clock)).sum(axis=1) / sums
-    return Declared(sums.T, (a**2).sum(axis=1).T, log_n.T, a.max(axis=1).T)
-
-
-def _declared(schedules: list[Schedule], before: float, n: float, sums: Array | None) -> Array:
-    """Sum, sum of squares, mean log n and largest step of one round, (4, L)."""
-    count = max(1, round(n - before))
-    points = np.linspace(before + 1, max(n, before + 1), min(count, POINTS))
-    a = step_sizes(schedules, points[:, None])
-    each = count / len(points)
-    total, squares = a.sum(axis=0) * each, (a**2).sum(axis=0) * each
-    shifted = points[:, None] + np.array([s.offset for s in schedules])
-    log_n = (a * np.log(shifted)).sum(axis=0) / a.sum(axis=0)
-    scale = np.ones(len(schedules)) if sums is None else sums / total
-    return np.stack([total * scale, squares * scale**2, log_n, a.max(axis=0) * scale])
 
 
 def _optional(values: ArrayLike | None) -> Array | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.audit import directions, taper
+from fedtaper.audit import directions, robust, taper
 from fedtaper.audit.records import ACCUSATIONS, Verdict
 from fedtaper.audit.taper import Declared, Fit
 
@@ -119,9 +119,9 @@ def _taper_verdict(excess: float, error: float, witness: str) -> Verdict:
 def _fit(trace: Trace, plain: NDArray[np.bool_]) -> tuple[Fit, str]:
     """The taper from the updates where their model explains them, else from their sizes."""
     declared = trace.declared.pick(plain)
-    stretch = taper.bins(declared.log_n[0])
+    stretch = robust.bins(declared.log_n[0])
     merged = Declared(
-        *(taper.averaged(f, stretch, 1) for f in (
+        *(robust.averaged(f, stretch, 1) for f in (
             declared.sums, declared.squares, declared.log_n, declared.largest
         ))
     )  # fmt: skip
@@ -132,12 +132,12 @@ def _fit(trace: Trace, plain: NDArray[np.bool_]) -> tuple[Fit, str]:
     if trace.held_out is not None:
         norms = norms / _wrong(trace.held_out[plain])
     elif trace.updates is not None and trace.w is not None:
-        u = taper.averaged(trace.updates[plain], stretch, 1)
-        fit = taper.fit_updates(u, taper.averaged(trace.w, stretch, 0), merged, each)
+        u = robust.averaged(trace.updates[plain], stretch, 1)
+        fit = taper.fit_updates(u, robust.averaged(trace.w, stretch, 0), merged, each)
         if np.median(fit.explained) > 0.8:
             return fit, "updates"
     logs = np.log(np.where(there & (norms > 0), norms, np.nan))
-    sizes = np.exp(taper.averaged(logs, stretch, 1))
+    sizes = np.exp(robust.averaged(logs, stretch, 1))
     if trace.held_out is not None:
         return taper.fit_peers(sizes, merged, each), "held-out"
     fit = taper.fit_norms(sizes, merged, each, np.ones(len(norms), dtype=bool))

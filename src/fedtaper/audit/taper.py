@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtaper.audit.robust import middle, row_median
+
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-ROUNDS = 128  # longer traces are averaged over stretches of rounds, evenly in log n
 CURVATURE_SPREAD = {"updates": 1.0, "norms": 0.7}  # prior deviation of log curvature
 EXCESS_SPREAD = 0.5  # prior deviation of the excess
 OVERSHOOT = 3.0  # rounds whose largest a * curvature exceeds 1 / this count for little
@@ -104,14 +105,14 @@ def fit_norms(norms: Array, declared: Declared, rounds_each: Array, peers: Flags
     late = np.arange(norms.shape[1]) >= norms.shape[1] // 4
     centre = _start_norms(log_norms, there, late, declared, peers)
     curvature, excess = np.full(len(norms), centre), np.zeros(len(norms))
-    level = _row_median(log_norms - np.log(_shape(declared, curvature, excess)[0]), there & late)
+    level = row_median(log_norms - np.log(_shape(declared, curvature, excess)[0]), there & late)
     common, spread = np.zeros(norms.shape[1]), CURVATURE_SPREAD["norms"]
     for sweep in range(4):
         for _ in range(8):
             prior = _student(curvature - centre, spread)
             g, bend, _, trust = _shape(declared, curvature, excess)
             residual = np.where(there, log_norms - np.log(g) - level[:, None] - common, 0.0)
-            scale = np.maximum(1.4826 * _row_median(np.abs(residual), there & late), 1e-3)
+            scale = np.maximum(1.4826 * row_median(np.abs(residual), there & late), 1e-3)
             weight = rounds_each * there * trust / scale[:, None] ** 2
             robust = weight / np.maximum(1, np.abs(residual) / (2 * scale[:, None]))
             ones, slope = np.ones_like(g), (bend / g)[..., None]
@@ -121,11 +122,11 @@ def fit_norms(norms: Array, declared: Declared, rounds_each: Array, peers: Flags
             curvature = np.clip(curvature + move[1], centre - 3, centre + 3)
             if _settled(move):
                 break
-        away = np.exp(_middle(level[peers]) - level)  # peers' distance over the client's own
+        away = np.exp(middle(level[peers]) - level)  # peers' distance over the client's own
         error = np.hypot(step.error(prior), _drift(spread) * np.maximum(away, 1))
         if sweep < 3:
             spread, centre = _learn(curvature, step.inverse(prior)[:, 0, 0], spread, centre, peers)
-            like = peers & (np.abs(excess - _middle(excess[peers])) < 2.5 * error)
+            like = peers & (np.abs(excess - middle(excess[peers])) < 2.5 * error)
             common = common + _shared(residual, there & like[:, None])
     return Fit(excess, error, curvature, np.exp(level), np.ones(len(norms)), common)
 
@@ -136,10 +137,10 @@ def plausible(fit: Fit, declared: Declared) -> bool:
     It does not where local steps would reach a client's own optimum half-way through the
     run, where the clients' sizes move together, or where all clients seem to fade at once.
     """
-    middle = declared.sums[:, declared.sums.shape[1] // 2]
-    reach = _middle(np.exp(fit.log_curvature) * middle)
+    halfway = declared.sums[:, declared.sums.shape[1] // 2]
+    reach = middle(np.exp(fit.log_curvature) * halfway)
     together = float(np.sqrt(np.mean(fit.common[len(fit.common) // 3 :] ** 2)))
-    return reach < 0.5 and together < 0.1 and abs(_middle(fit.excess)) < 0.05
+    return reach < 0.5 and together < 0.1 and abs(middle(fit.excess)) < 0.05
 
 
 def fit_peers(sizes: Array, declared: Declared, rounds_each: Array) -> Fit:
@@ -152,14 +153,14 @@ def fit_peers(sizes: Array, declared: Declared, rounds_each: Array) -> Fit:
     later = np.arange(sizes.shape[1]) >= max(2, sizes.shape[1] // 10)
     there = (rounds_each > 0) & (np.nan_to_num(sizes) > 0) & later
     logs = np.where(there, np.log(np.where(there, sizes, 1.0) / declared.sums), 0.0)
-    excess, level = np.zeros(len(sizes)), _row_median(logs, there)
-    centred = declared.log_n - _row_median(declared.log_n, there)[:, None]
+    excess, level = np.zeros(len(sizes)), row_median(logs, there)
+    centred = declared.log_n - row_median(declared.log_n, there)[:, None]
     like = np.ones(len(sizes), dtype=bool)
     for _ in range(12):
         flat = logs - level[:, None] + excess[:, None] * centred
-        common = _row_median(flat.T, (there & like[:, None]).T)
+        common = row_median(flat.T, (there & like[:, None]).T)
         residual = np.where(there, flat - common, 0.0)
-        scale = np.maximum(1.4826 * _row_median(np.abs(residual), there), 1e-6)[:, None]
+        scale = np.maximum(1.4826 * row_median(np.abs(residual), there), 1e-6)[:, None]
         weight = rounds_each * there / np.maximum(1, np.abs(residual) / (2 * scale))
         step = _Step(
             np.ones_like(logs), centred[..., None], 0 * centred, residual[..., None], weight
@@ -167,34 +168,12 @@ def fit_peers(sizes: Array, declared: Declared, rounds_each: Array) -> Fit:
         slope = step.scores[:, :, 0].sum(axis=1) / np.maximum(step.matrix[:, 0, 0], 1e-300)
         level = level + (step.place[:, 0] - step.cross[:, 0, 0] * slope) / step.pivot
         excess = excess - slope
-        excess = excess - _middle(excess[like])
-        spread = 1.4826 * _middle(np.abs(excess))
+        excess = excess - middle(excess[like])
+        spread = 1.4826 * middle(np.abs(excess))
         like = np.abs(excess) <= max(2.5 * spread, FLOOR)
     own = scale[:, 0] / np.sqrt(np.maximum((weight * centred**2).sum(axis=1), 1e-300))
     error = np.hypot(np.hypot(own, spread), SYSTEMATIC["norms"])
     return Fit(excess, error, np.zeros(len(sizes)), np.exp(level), np.ones(len(sizes)), common)
-
-
-def bins(n: Array) -> NDArray[np.int64]:
-    """Which stretch each round belongs to: its own where there are few rounds."""
-    count = len(n)
-    if count <= ROUNDS:
-        return np.arange(count)
-    edges = np.unique(np.round(np.geomspace(1, count + 1, 2 * ROUNDS)).astype(np.int64))
-    while len(edges) > ROUNDS:  # early rounds stay single; thin out the late edges
-        edges = np.concatenate([edges[: ROUNDS // 2], edges[ROUNDS // 2 :: 2]])
-    return np.searchsorted(edges, np.arange(1, count + 1), side="right") - 1
-
-
-def averaged(values: Array, stretch: NDArray[np.int64], axis: int) -> Array:
-    """Mean over the rounds of each stretch, NaN left out; NaN where nothing is there."""
-    moved = np.moveaxis(values, axis, 0)
-    there = np.isfinite(moved)
-    starts = np.flatnonzero(np.diff(stretch, prepend=-1))
-    total = np.add.reduceat(np.where(there, moved, 0.0), starts, axis=0)
-    count = np.add.reduceat(there.astype(np.float64), starts, axis=0)
-    mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-    return np.moveaxis(mean, 0, axis)
 
 
 def _shape(declared: Declared, curvature: Array, excess: Array) -> tuple[Array, ...]:
@@ -295,14 +274,14 @@ def _learn(
     """How alike the clients' curvatures are, learnt from them (one step of EM)."""
     if peers.sum() < 4:
         return spread, centre
-    middle = _middle(curvature[peers])
-    inside = _middle((curvature[peers] - middle) ** 2 / 0.4549) + _middle(variance[peers])
-    return float(np.clip(np.sqrt(inside), 0.15, CURVATURE_SPREAD["norms"])), middle
+    usual = middle(curvature[peers])
+    inside = middle((curvature[peers] - usual) ** 2 / 0.4549) + middle(variance[peers])
+    return float(np.clip(np.sqrt(inside), 0.15, CURVATURE_SPREAD["norms"])), usual
 
 
 def _grid(declared: Declared, low: float, high: float, count: int) -> Array:
-    middle = float(np.median(declared.sums[:, declared.sums.shape[1] // 2]))
-    return np.log(np.geomspace(low, high, count) / middle)
+    halfway = float(np.median(declared.sums[:, declared.sums.shape[1] // 2]))
+    return np.log(np.geomspace(low, high, count) / halfway)
 
 
 def _start_updates(
@@ -342,34 +321,18 @@ def _start_norms(
         g, _, _, trust = _shape(declared, each, 0 * each)
         used = there & (trust > 0.3) & (np.arange(g.shape[1]) >= 2)
         residual = log_norms - np.log(g)
-        residual = residual - _row_median(residual, there & late)[:, None]
+        residual = residual - row_median(residual, there & late)[:, None]
         total = np.maximum(used.sum(axis=1), 1)
-        found.append(_middle(((np.abs(residual) * used).sum(axis=1) / total)[peers]))
+        found.append(middle(((np.abs(residual) * used).sum(axis=1) / total)[peers]))
     return float(grid[int(np.argmin(found))])
 
 
 def _shared(residual: Array, used: NDArray[np.bool_]) -> Array:
     """What the clients' residuals have in common, shrunk by how much of it is chance."""
     enough = used.sum(axis=0) >= 3
-    middle = _row_median(residual.T, used.T) * enough
-    spread = 1.4826 * _row_median(np.abs(residual - middle).T, used.T)
+    shared = row_median(residual.T, used.T) * enough
+    spread = 1.4826 * row_median(np.abs(residual - shared).T, used.T)
     chance = 1.57 * spread**2 / np.maximum(used.sum(axis=0), 1)  # variance of a median
-    signal = float(np.mean(middle**2)) if enough.any() else 0.0
+    signal = float(np.mean(shared**2)) if enough.any() else 0.0
     keep = max(0.0, 1 - 2 * float(np.mean(chance[enough])) / signal) if signal > 0 else 0.0
-    return keep * middle
-
-
-def _middle(values: Array) -> float:
-    return float(np.median(values)) if len(values) else 0.0
-
-
-def _row_median(values: Array, used: NDArray[np.bool_]) -> Array:
-    """Median of each row over the marked entries; 0 where there is none."""
-    kept = np.where(used, values, np.inf)
-    kept = np.sort(kept, axis=1)
-    count = used.sum(axis=1)
-    rows = np.arange(len(kept))
-    low = kept[rows, np.maximum((count - 1) // 2, 0)]
-    high = kept[rows, np.minimum(count // 2, kept.shape[1] - 1)]
-    high = np.where(count % 2 == 1, low, high)
-    return np.where(count > 0, 0.5 * (low + np.where(count > 0, high, 0)), 0.0)
+    return keep * shared

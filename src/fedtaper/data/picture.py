@@ -35,6 +35,6 @@ def draw_holdings(problem: Any, path: str | Path) -> Path:
         names = problem.data.classes
         labels = [f"{k}" if name == str(k) else f"{name} ({k})" for k, name in enumerate(names)]
         axis.set_yticks(range(classes), labels)
-        axis.set_title(f"{problem.data_set}: samples of each class at each client")
+        axis.set_title(f"{problem.data_set}: samples held", loc="left")
         axis.grid(False)
     return Path(path)

@@ -76,10 +76,10 @@ def rare(study: Study, runs: dict[str, list[Run]]) -> str:
                 if row == 0:
                     axis.set(title=TITLES[case], ylim=(-0.02, 1.02))
                 else:
-                    axis.set(xlabel="round", yscale="log")
+                    axis.set(xlabel="round", yscale="log", ylim=(1e-2, None))
             axes[0, 0].set_ylabel("test accuracy")
             axes[1, 0].set_ylabel("test loss")
-        axes[1, 2].legend(loc="best")
+        axes[1, 2].legend(loc="lower left")
     return name
 
 
@@ -90,7 +90,8 @@ def baselines(study: Study, runs: Any, steps: str) -> tuple[str, ...]:
     with figure(study.figure(change), height=2.4) as axes:
         _methods(axes[0, 0], runs, steps, "change")
         axes[0, 0].set(ylabel=CHANGE, yscale="log", xlabel="round")
-        axes[0, 0].legend(loc="lower left")
+        axes[0, 0].set_ylim(top=20 * axes[0, 0].get_ylim()[1])  # room for the legend
+        axes[0, 0].legend(loc="upper right", ncols=2, columnspacing=1.0)
     with figure(study.figure(metrics), rows=2, columns=2, height=1.9, sharex=True) as axes:
         for axis, (metric, label) in zip(axes.ravel(), LABELS.items(), strict=True):
             _methods(axis, runs, steps, metric)

@@ -174,6 +174,9 @@ def judge_baselines(study: Study, number: int) -> Outcome:
         for m in BASELINES
         for c, t in zip(runs[m, "constant"], runs[m, "tapering"], strict=True)
     ]
+    swung = ", ".join(f"{m} {checks[2 * i + 1].value:.2f}" for i, m in enumerate(BASELINES))
+    ratio = "constant over tapering" if number == 4 else "tapering over constant"
+    summary += f" Swing of the test loss, {ratio}: {swung}."
     summary += f" Late test accuracy, tapering - constant: {np.mean(lost):+.3f} on average."
     return outcome(
         study, "reproduced" if passed else "not-with-these-settings", summary, tuple(checks),
