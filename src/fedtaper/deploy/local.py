@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +50,7 @@ class LocalFederation:
             file, self.folder, "localhost", Ports(link, 0, first), direct=True
         )
         self.nodes: dict[str, str] = {}
+        self.before: Any = None
         self.superlink: subprocess.Popen[bytes] | None = None
         self.supernodes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -62,6 +65,8 @@ class LocalFederation:
         return self.server / "run"
 
     def __enter__(self) -> LocalFederation:
+        if threading.current_thread() is threading.main_thread():
+            self.before = signal.signal(signal.SIGTERM, _leave)  # so that a kill cleans up too
         try:
             self.say("certificates and keys")
             self._do("server", "certificates.sh")
@@ -79,6 +84,9 @@ class LocalFederation:
         return self
 
     def __exit__(self, *trouble: object) -> None:
+        if self.before is not None:
+            signal.signal(signal.SIGTERM, self.before)
+            self.before = None
         for process in (*self.supernodes.values(), self.superlink):
             if process is not None:
                 processes.stop(process)
@@ -178,6 +186,10 @@ class LocalFederation:
         quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
         home = {"FLWR_HOME": str(self.folder / "flower")}
         return os.environ | quiet | home | {"PATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def _leave(number: int, frame: Any) -> None:
+    raise SystemExit(128 + number)
 
 
 def _ports(file: str | Path) -> tuple[int, int]:
