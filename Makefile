@@ -28,7 +28,7 @@ test: .venv/dev
 
 # whole federations of processes, and their faults: about ten minutes
 test-flower: .venv/dev
-	$(BIN)/pytest -m federation tests
+	$(BIN)/pytest -n 2 -m federation tests
 
 reproduce: .venv/base
 	$(BIN)/fedtaper reproduce --out reproduced
