@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test reproduce bench clean
+.PHONY: setup demo test test-flower reproduce bench clean
 
 setup: .venv/dev
 
@@ -25,6 +25,10 @@ test: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto
+
+# whole federations of processes, and their faults: about ten minutes
+test-flower: .venv/dev
+	$(BIN)/pytest -m federation tests
 
 reproduce: .venv/base
 	$(BIN)/fedtaper reproduce --out reproduced

@@ -13,6 +13,7 @@ from fedtaper.config import from_toml, read_toml, to_toml
 from fedtaper.data import Dirichlet, DominantClass, Iid, RareClass
 from fedtaper.errors import AssumptionWarning, FedtaperError, FedtaperWarning, StabilityWarning
 from fedtaper.experiment import Divergence, Experiment, Run
+from fedtaper.federation import Federation, Task
 from fedtaper.forecast import Forecast, forecast
 from fedtaper.influence import Influence, effective_influence, influence
 from fedtaper.local import Proximal, Sgd
@@ -26,6 +27,7 @@ from fedtaper.report import report
 from fedtaper.schedules import Constant, Power
 from fedtaper.server import Adagrad, Adam, Average, Normalised, Yogi
 from fedtaper.simulate import run
+from fedtaper.spread import run_many
 from fedtaper.stability import Stability, stability
 from fedtaper.store import load
 from fedtaper.theory.assumptions import Assumptions, check
@@ -54,6 +56,7 @@ __all__ = [
     "DominantClass",
     "Experiment",
     "Fade",
+    "Federation",
     "FedtaperError",
     "FedtaperWarning",
     "Forecast",
@@ -76,6 +79,7 @@ __all__ = [
     "Stability",
     "StabilityWarning",
     "Tapers",
+    "Task",
     "Tracking",
     "Yogi",
     "audit",
@@ -93,6 +97,7 @@ __all__ = [
     "read_toml",
     "report",
     "run",
+    "run_many",
     "stability",
     "to_toml",
     "tracking_error",

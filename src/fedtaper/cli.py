@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import fedtaper
-from fedtaper.commands import claims, influence, simulation, theory
+from fedtaper.commands import claims, federation, influence, simulation, theory
 from fedtaper.commands.terminal import console, show_error, show_warning
 from fedtaper.errors import FedtaperError
 
@@ -56,6 +56,8 @@ for command in (
     theory.forecast,
     claims.reproduce,
     claims.report,
+    federation.new,
+    federation.deploy,
 ):
     app.command()(told(command))
 

@@ -32,7 +32,7 @@ SERVER_RULES = {
     "yogi": Yogi,
 }
 _OWN_TABLES = ("problem", "schedules", "local", "server", "clients")
-TABLES = ("experiment", *_OWN_TABLES)
+TABLES = ("experiment", *_OWN_TABLES, "federation")
 CUSTOM = "custom"  # a problem that is code, and so cannot be in a file
 
 

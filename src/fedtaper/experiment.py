@@ -170,6 +170,10 @@ class Experiment:
         """a_n of each local update in those rounds, (rounds, updates, L); 0 where none is made."""
         return self._steps_at(self.clock_values(first, last))
 
+    def round_step_sizes(self, n: float) -> Array:
+        """a_n of each local update of a round before which the clock stands at n, (updates, L)."""
+        return self._steps_at(self._clock_from(np.array([float(n)])))[0]
+
     def _steps_at(self, clock: Array) -> Array:
         a = step_sizes(self.schedules, clock)  # type: ignore[arg-type]
         made = np.arange(a.shape[1])[:, None] < self.steps[None, :]

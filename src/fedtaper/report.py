@@ -165,7 +165,8 @@ def _run_figures(run: Run) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
         made = [_image(draw.draw_metrics(run, base / "m.png"), "Distances and norms")]
-        if run.w is not None and not run.diverged:
+        known = hasattr(run.experiment.problem, "equilibrium")
+        if known and run.w is not None and not run.diverged:
             made.append(_image(draw.draw_trajectory(run, base / "t.png"), "Shared model"))
         made.append(_image(draw.draw_influence(run, base / "i.png"), "Effective influence"))
     return made

@@ -17,6 +17,8 @@ LABELS = {
     "error_limit": "distance to w*(p)",
     "gradient_norm": "aggregated gradient norm",
     "change": "step of the shared model",
+    "train_loss": "train loss",
+    "test_loss": "test loss",
 }
 
 
@@ -30,11 +32,12 @@ def quantiles(values: Array, many: bool) -> Array:
 
 def draw_metrics(run: Run, path: Path) -> Path:
     """Distances and norms against the round, log scales."""
-    pairs = (("error", "error_limit"), ("gradient_norm", "change"))
+    first = ("error", "error_limit") if "error" in run.metrics else ("train_loss", "test_loss")
+    pairs = (first, ("gradient_norm", "change"))
     with figure(path, columns=2, height=2.5) as axes:
         for axis, names in zip(axes[0], pairs, strict=True):
             shown = [n for n in names if n in run.metrics]
-            if shown == [*pairs[0]] and np.array_equal(
+            if shown == ["error", "error_limit"] and np.array_equal(
                 run.metrics["error"], run.metrics["error_limit"]
             ):
                 shown = ["error"]  # p_n = p: one line is both
@@ -43,7 +46,8 @@ def draw_metrics(run: Run, path: Path) -> Path:
                 band(axis, run.round, curve, LABELS[name], COLOURS[number])
             axis.set_yscale("log")
             rounds_axis(axis)
-            axis.legend(loc="best")
+            if shown:
+                axis.legend(loc="best")
     return path
 
 

@@ -35,7 +35,7 @@ def run(
     seeds: Iterable[int] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    engine: str | None = None,
+    engine: Any = None,
     device: str | None = None,
     precision: str | None = None,
     thin: int | None = None,
@@ -50,8 +50,9 @@ def run(
             leading axis of seeds. The problem, with a seed of its own, is the same for all.
         out: a folder to store the run in. It must not exist, unless resuming.
         resume: go on where a stopped run in ``out`` left off (a finished one is just loaded).
-        engine: "reference", "compiled" (regression), "cpu" or "cuda" (networks); chosen by the
-            problem, the rules and the device if not given.
+        engine: "reference", "compiled" (regression), "cpu" or "cuda" (networks), "flower" (its
+            simulation, on this machine); chosen by the problem, the rules and the device if not
+            given. Or an engine of your own: an object with ``start``, as in ``engines``.
         device: "cpu" or "cuda"; networks only. By default the CPU.
         precision: "bf16" (the default) or "float32", on CUDA.
         thin: record every thin-th round (and the last). By default all, unless they would
@@ -60,6 +61,12 @@ def run(
             sketch of it): an audit sees more in directions than in sizes.
         progress: a progress bar; by default where one can be seen and the work is long.
     """
+    if engine == "flower":
+        return _on_flower(
+            experiment,
+            {"seeds": seeds, "device": device, "precision": precision},
+            {"out": out, "resume": resume, "thin": thin, "updates": updates},
+        )
     chosen = _seeds(experiment, seeds)
     if resume and out is None:
         raise FedtaperError("resume=True needs out=, the folder of the run to go on with")
@@ -76,9 +83,9 @@ def run(
     seconds = 0.0
     if resume and out is not None:
         seconds = record.restore(state, store.load_checkpoint(out))
-    block = _block_rounds(experiment, len(chosen))
-    how = {} if precision is None else {"precision": precision}
-    session = module.start(experiment, state, **how) if hasattr(module, "start") else None
+    each = getattr(module, "each_round", False)  # rounds too dear to lose one
+    block = 1 if each else _block_rounds(experiment, len(chosen))
+    session = _session(module, experiment, state, precision)
     began = saved = time.perf_counter()
 
     def checkpoint() -> None:
@@ -94,13 +101,13 @@ def run(
             while state.round < experiment.rounds and not np.all(state.dead_round):
                 rounds = min(block, experiment.rounds - state.round)
                 first = state.round
+                before = state.w.copy() if session is None or record.w is not None else None
                 if session is not None:
-                    record.add(first, None, session.advance(rounds))
+                    record.add(first, before, session.advance(rounds))
                 else:
-                    before = state.w.copy()
                     record.add(first, before, module.advance(experiment, state, rounds))
                 moved(rounds)
-                if stop or time.perf_counter() - saved > CHECKPOINT_SECONDS:
+                if stop or each or time.perf_counter() - saved > CHECKPOINT_SECONDS:
                     checkpoint()
                     saved = time.perf_counter()
                 if stop:
@@ -140,6 +147,7 @@ class _Record:
             found = {name: values[:, pick] for name, values in block.metrics.items()}
         else:
             found = self._from_weights(first, before, block, pick)
+        found |= {name: values[:, pick] for name, values in block.notes.items()}
         if self.w is not None and block.w is not None:
             self.w[:, low:high] = block.w[:, pick]
         self.norms[:, low:high] = block.update_norms[:, pick]
@@ -251,6 +259,15 @@ def _divergences(e: Experiment, state: State) -> tuple[Divergence, ...]:
     return tuple(found)
 
 
+def _on_flower(experiment: Experiment, refused: dict[str, Any], how: dict[str, Any]) -> Run:
+    from fedtaper.engines.flower import simulation
+
+    for name, value in refused.items():
+        if value is not None:
+            raise FedtaperError(f'engine="flower" takes no {name}: it runs one seed on the CPU')
+    return simulation.run(experiment, **how)
+
+
 def _seeds(e: Experiment, seeds: Iterable[int] | None) -> NDArray[np.int64]:
     chosen = [e.seed] if seeds is None else list(seeds)
     if not chosen:
@@ -262,8 +279,10 @@ def _seeds(e: Experiment, seeds: Iterable[int] | None) -> NDArray[np.int64]:
     return np.array(chosen, dtype=np.int64)
 
 
-def _engine(e: Experiment, name: str | None, device: str | None = None) -> ModuleType:
-    known = ("reference", "compiled", "cpu", "cuda")
+def _engine(e: Experiment, name: Any, device: str | None = None) -> ModuleType:
+    known = ("reference", "compiled", "cpu", "cuda", "flower")
+    if hasattr(name, "start"):
+        return name
     if name not in (None, *known):
         raise FedtaperError(
             f"there is no engine {name!r}: use {' or '.join(known)}{nearest(str(name), known)}"
@@ -297,6 +316,8 @@ def _without_extras(module: ModuleType, e: Experiment, updates: bool) -> ModuleT
         raise FedtaperError(
             'the CUDA engine neither records updates nor simulates clients=: use device="cpu"'
         )
+    if module.__name__ == "flower" and e.clients:
+        raise FedtaperError("sites on Flower are real: clients= simulates on the other engines")
     return module
 
 
@@ -311,6 +332,11 @@ def _network_engine(name: str) -> ModuleType:
         on_gpu.check()
         return on_gpu
     raise FedtaperError(f'the {name} engine knows no networks: use "cpu", "cuda" or "reference"')
+
+
+def _session(module: Any, e: Experiment, state: State, precision: str | None) -> Any:
+    how = {} if precision is None else {"precision": precision}
+    return module.start(e, state, **how) if hasattr(module, "start") else None
 
 
 def _thinning(e: Experiment, seeds: NDArray[np.int64], thin: int | None, updates: bool) -> int:

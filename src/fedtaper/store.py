@@ -27,9 +27,11 @@ import fedtaper
 from fedtaper.config import read_toml, to_toml
 from fedtaper.errors import FedtaperError
 from fedtaper.experiment import Divergence, Run
+from fedtaper.objectives.recorded import Recorded
 
 CONFIG, ARRAYS, METRICS, PROVENANCE = "config.toml", "run.npz", "metrics.csv", "provenance.json"
 CHECKPOINT, DATA, MODEL = "checkpoint.npz", "data.npz", "model.npz"
+SITES = "sites.json"  # of a run on Flower: what became of each site
 
 
 def prepare(out: str | Path, resume: bool = False) -> Path:
@@ -100,7 +102,7 @@ def load(folder: str | Path, problem: Any = None) -> Run:
             arrays = {name: found[name] for name in found.files}
         diverged = tuple(Divergence(**d) for d in notes["diverged"])
         return Run(
-            experiment=read_toml(folder / CONFIG, problem),
+            experiment=read_toml(folder / CONFIG, problem or _recorded(folder)),
             seeds=tuple(notes["seeds"]),
             many=bool(notes["many"]),
             round=arrays["round"],
@@ -124,6 +126,14 @@ def load(folder: str | Path, problem: Any = None) -> Run:
         raise
     except (OSError, ValueError, KeyError, TypeError) as trouble:
         raise FedtaperError(f"{folder} is damaged: {trouble}") from None
+
+
+def _recorded(folder: Path) -> Recorded | None:
+    """What a deployed run's folder says of a problem whose code and data are elsewhere."""
+    if not (folder / SITES).is_file():
+        return None
+    rows = json.loads((folder / SITES).read_text(encoding="utf-8"))
+    return Recorded(tuple(row["samples"] for row in rows), int(rows[0]["parameters"]))
 
 
 def _stored_model(folder: Path) -> Any:
@@ -184,7 +194,15 @@ def metrics_csv(run: Run) -> str:
 
 def save_checkpoint(out: str | Path, values: dict[str, Any]) -> None:
     """Where an unfinished run stands."""
-    _write(Path(out) / CHECKPOINT, _npz(values))
+    path = Path(out) / CHECKPOINT
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        with beside.open("wb") as file:  # straight to disk: models may be large
+            np.savez(file, **values)
+        beside.replace(path)
+    except OSError as trouble:
+        beside.unlink(missing_ok=True)
+        raise FedtaperError(f"{path} cannot be written: {trouble.strerror}") from None
 
 
 def load_checkpoint(out: str | Path) -> dict[str, Any] | None:

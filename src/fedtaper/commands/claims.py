@@ -34,6 +34,10 @@ def reproduce(
     data: Annotated[
         Path | None, typer.Option(help="Folder that holds the data set's .npz [default: fetch it].")
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(help="Spread claims over a Ray cluster: local, auto or an address."),
+    ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the claims and stop.")] = False,
 ) -> None:
     """Judge the paper's claims from data.
@@ -54,7 +58,14 @@ def reproduce(
         return
     with errors.status("") as status:
         options = {"data_set": data_set, "device": device} if images else {}
-        rows = judge(chosen, out, seeds=seeds, options=options, say=status.update)
+        if ray is not None:
+            from fedtaper.paper.cluster import reproduce_on_ray
+
+            rows = reproduce_on_ray(
+                chosen, out, ray, seeds=seeds, options=options, say=status.update
+            )
+        else:
+            rows = judge(chosen, out, seeds=seeds, options=options, say=status.update)
     table(
         "",
         ["claim", "verdict", "what was found", "seconds"],

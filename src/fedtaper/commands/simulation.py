@@ -26,7 +26,9 @@ def run(
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Run seeds 0 to N-1 in one batch.")
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="reference, compiled, cpu or cuda.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="reference, compiled, cpu, cuda or flower.")
+    ] = None,
     resume: Annotated[bool, typer.Option(help="Go on where a stopped run left off.")] = False,
     thin: Annotated[int | None, typer.Option(min=1, help="Record every N-th round.")] = None,
     updates: Annotated[
@@ -37,11 +39,15 @@ def run(
 
     Example: fedtaper run examples/case3.toml --seeds 100
     """
-    experiment = read_toml(file)
     folder = out or Path("runs") / file.stem
     chosen = None if seeds is None else range(seeds)
-    how = {"resume": resume, "engine": engine, "thin": thin, "updates": updates}
-    made = simulate(experiment, seeds=chosen, out=folder, **how)  # type: ignore[arg-type]
+    how = {"resume": resume, "thin": thin, "updates": updates}
+    if engine == "flower" and seeds is None:
+        from fedtaper.engines.flower.simulation import run_file
+
+        made = run_file(file, out=folder, **how)  # type: ignore[arg-type]
+    else:
+        made = simulate(read_toml(file), seeds=chosen, out=folder, engine=engine, **how)  # type: ignore[arg-type]
     show_run(made)
     console.print(f"Stored in {folder}. A page about it: fedtaper report {folder}", highlight=False)
     if made.diverged:

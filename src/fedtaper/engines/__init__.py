@@ -7,7 +7,7 @@ gives an object with ``advance(rounds)``, ``sync()``, which brings the State up 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ class Block:
     update_norms: Array  # (seeds, rounds, L)
     metrics: dict[str, Array] | None = None  # each (seeds, rounds); None: computed from w
     updates: Array | None = None  # (seeds, rounds, L, d), if asked for
+    notes: dict[str, Array] = field(default_factory=dict)  # more of the same, in either case
 
 
 def init(experiment: Any, seeds: NDArray[np.int64], keep_updates: bool = False) -> State:

@@ -88,7 +88,7 @@ class Session:
         self.kinds: Any = ()
         dim, clients = experiment.problem.dim, experiment.num_clients
         self.group = max(1, min(clients, SLOT_BYTES // (4 * dim)))
-        self.workers = min(workers or os.cpu_count() or 1, clients)
+        self.workers = min(workers or _cores(), clients)
         self.pool: _Workers | None = None
         self.round_seconds = 0.0
 
@@ -211,6 +211,11 @@ def note(block: Block, s: int, k: int, values: dict[str, float]) -> None:
         if name not in block.metrics:
             block.metrics[name] = np.full(block.update_norms.shape[:2], np.nan)
         block.metrics[name][s, k] = value
+
+
+def _cores() -> int:
+    """How many processes a run may use: all cores, unless runs share them."""
+    return int(os.environ.get("FEDTAPER_WORKERS", "0")) or os.cpu_count() or 1
 
 
 _METHODS = multiprocessing.get_all_start_methods()

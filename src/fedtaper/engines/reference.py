@@ -41,10 +41,7 @@ def _advance_seed(e: Any, state: State, block: Block, s: int, rounds: int) -> No
         moves = np.zeros((e.num_clients, len(w)))
         last = None if state.last is None else state.last[s]
         for i in range(e.num_clients):
-            mine = w.copy()
-            for step, batch in enumerate(_batches(e, seed, i, first + k) if present[k, i] else ()):
-                gradient = e.problem.gradient(i, mine, batch)
-                mine = mine - a[k, step, i] * e.local.direction(gradient, mine, w)
+            mine = local_model(e, seed, i, first + k, w, a[k, :, i]) if present[k, i] else w
             if not np.all(np.isfinite(mine)):
                 state.dead_round[s], state.dead_client[s] = first + k + 1, i
                 break
@@ -64,6 +61,15 @@ def _advance_seed(e: Any, state: State, block: Block, s: int, rounds: int) -> No
     state.w[s] = w
     for array, value in zip(state.memory, memory, strict=True):
         array[s] = value
+
+
+def local_model(e: Any, seed: int, client: int, round_: int, w: Any, a: Any) -> Any:
+    """A client's model after one round's local updates from w, with step sizes a."""
+    mine = w.copy()
+    for step, batch in enumerate(_batches(e, seed, client, round_)):
+        gradient = e.problem.gradient(client, mine, batch)
+        mine = mine - a[step] * e.local.direction(gradient, mine, w)
+    return mine
 
 
 def _batches(e: Any, seed: int, client: int, round_: int) -> Any:

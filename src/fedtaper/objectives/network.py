@@ -127,12 +127,17 @@ def first_model(make: Any, seed: int, draws_: int) -> Array:
     """The mean of ``draws_`` independently initialised models, as one vector."""
     import torch
 
-    total: Any = 0.0
+    total: Any = None
     for i in range(draws_):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(draws.generator(seed, 5, i).integers(2**62)))
-            total = total + flat_parameters(make()).double().numpy()
-    return np.asarray(total / draws_, dtype=np.float64)
+            one = flat_parameters(make()).double().numpy()
+        if total is None:
+            total = one
+        else:
+            total += one
+    total /= draws_
+    return np.asarray(total, dtype=np.float64)
 
 
 def reference_gradient(problem: Any, client: int, w: Array, batch: Minibatches) -> Array:

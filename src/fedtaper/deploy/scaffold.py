@@ -1,0 +1,134 @@
+"""``fedtaper new``: a Flower app that runs as it is, with places for one's own model and data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedtaper import store
+from fedtaper.deploy.app import app_name, pyproject
+from fedtaper.errors import FedtaperError
+
+TASK = '''\
+"""Our model and data. Replace the three functions by your own; nothing else has to change."""
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch.nn.functional import cross_entropy
+
+from fedtaper import Task
+
+SITES = ("north", "south", "west")
+
+
+def model() -> torch.nn.Module:
+    """A fresh network, without running statistics (GroupNorm in place of BatchNorm)."""
+    return torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
+
+
+def loss(network, x, y):
+    """A mini-batch's mean loss, and the share of right answers."""
+    answers = network(x)
+    return cross_entropy(answers, y), (answers.argmax(1) == y).float().mean()
+
+
+def data(site: str):
+    """This site's own data: here a third of the embedded digits; at your site, your files."""
+    x, y = digits()
+    mine = np.arange(len(y) - 400) % len(SITES) == SITES.index(site)
+    return x[:-400][mine], y[:-400][mine]
+
+
+def evaluate(network) -> dict[str, float]:
+    """The shared model's score on data that the server holds."""
+    x, y = digits()
+    answers = network(x[-400:])
+    return {
+        "test_loss": cross_entropy(answers, y[-400:]).item(),
+        "test_accuracy": (answers.argmax(1) == y[-400:]).float().mean().item(),
+    }
+
+
+def digits():
+    """1,797 images of 8 x 8 pixels that come with scikit-learn."""
+    x, y = load_digits(return_X_y=True)
+    return torch.tensor(x / 16.0, dtype=torch.float32), torch.tensor(y)
+
+
+task = Task(loss=loss, init=model, data=data, evaluate=evaluate)
+'''
+FEDERATION = """\
+# Who takes part, and how much each site counts.
+
+[experiment]
+rounds = 5
+local_epochs = 2
+batch_size = 32
+
+[problem]
+kind = "custom"        # model and data are in task.py
+
+[[schedules]]          # north: a_n = 0.5 / n^0.76
+c = 0.5
+delta = 0.76
+
+[[schedules]]          # south and west: half of north's influence at every n
+c = 0.25
+delta = 0.76
+clients = 2
+
+[federation]
+sites = ["north", "south", "west"]   # in the order of the schedules
+task = "{package}.task:task"
+deadline = 300.0       # seconds a site has to answer in a round
+quorum = 2             # answers that make a round count
+"""
+README = """\
+# {name}
+
+A federation on Flower in which each site has its own tapering step size.
+
+    pip install -e .                       # at the server and at every site
+
+Try it on this machine, the sites being processes:
+
+    fedtaper run {package}/federation.toml --engine flower --out runs/first
+    fedtaper report runs/first
+
+The same through Flower's own command (it leaves a SuperLink running in the background; the
+run folder is where `out` says; the first line keeps it from fetching packages for every run):
+
+    export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
+    flwr run . local --stream --federation-config 'num-supernodes=3' \\
+      --run-config 'out="'$PWD'/runs/flwr"'
+
+Rehearse the deployment, with real server and site processes, TLS and keys, on loopback:
+
+    fedtaper deploy {package}/federation.toml --local 3 --out rehearsal
+
+Write the scripts for your machines:
+
+    fedtaper deploy {package}/federation.toml --host federation.example.org --out deployment
+
+Your own model and data go into `{package}/task.py`, the sites and how much each counts into
+`{package}/federation.toml`.
+"""
+
+
+def new_app(name: str, folder: str | Path = ".") -> Path:
+    """Write a ready app into a new folder of that name."""
+    name = app_name(name)
+    target = Path(folder) / name
+    if target.exists():
+        raise FedtaperError(f"{target} exists: choose another name")
+    package = target / name.replace("-", "_")
+    package.mkdir(parents=True)
+    words = {"name": name, "package": package.name}
+    store.write_text(package / "__init__.py", f'"""The federation {name}."""\n')
+    store.write_text(package / "task.py", TASK)
+    store.write_text(package / "federation.toml", FEDERATION.format(**words))
+    store.write_text(target / "README.md", README.format(**words))
+    federation = f"{package.name}:federation.toml"
+    more = '", "fedtaper[torch]'
+    store.write_text(target / "pyproject.toml", pyproject(name, federation, more))
+    return target

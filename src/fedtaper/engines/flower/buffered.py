@@ -1,0 +1,93 @@
+"""Asynchronous rounds: the server aggregates whenever K updates have arrived.
+
+Nobody waits for the slowest. A site gets the newest model as soon as it has answered; its
+update may then be based on a model of some aggregations ago. Each aggregation is a round: the
+clock moves on by one period, and the update counts with the weight the site would have had.
+A site that answers r times as often as another has r times its influence: ``answered`` in the
+run, and ``sites.json``, say how often each did.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from fedtaper.engines.flower.guard import Answer
+from fedtaper.engines.flower.roster import FIRST_PAUSE, LONGEST_PAUSE
+from fedtaper.engines.flower.rounds import Session
+from fedtaper.errors import FedtaperError
+
+
+class BufferedSession(Session):
+    """Rounds that end when ``buffer`` good updates are there."""
+
+    def __init__(self, *words: Any) -> None:
+        super().__init__(*words)
+        self.flying: dict[str, tuple[int, int, float]] = {}  # message: client, round, deadline
+        self.stale: list[int] = []
+
+    def _round(self) -> tuple[Any, dict[str, float]]:
+        buffer: list[tuple[int, Answer]] = []
+        end = time.monotonic() + self.federation.deadline * (self.federation.retries + 1)
+        pause, self.stale = FIRST_PAUSE, []
+        assert self.federation.buffer is not None
+        while len(buffer) < self.federation.buffer:
+            self._send()
+            got = self._arrived(self.federation.buffer - len(buffer))
+            buffer += got
+            pause = FIRST_PAUSE if got else min(pause * 1.3, LONGEST_PAUSE)
+            if time.monotonic() > end:
+                raise FedtaperError(
+                    f"round {self.state.round + 1} has {len(buffer)} of the "
+                    f"{self.federation.buffer} updates it needs, and no more come; resume"
+                )
+            if len(buffer) < self.federation.buffer:
+                time.sleep(pause)
+        return self._summed(buffer)
+
+    def _send(self) -> None:
+        """The newest model to every site that is here and free."""
+        busy = {client for client, _, _ in self.flying.values()}
+        here = self.roster.present()
+        free = [i for i, n in enumerate(self.federation.sites) if n in here and i not in busy]
+        if not free:
+            return
+        messages = self.messages({i: here[self.federation.sites[i]] for i in free})
+        end = time.monotonic() + self.federation.deadline
+        for one, client in zip(self.grid.push_messages(list(messages.values())), free, strict=True):
+            if one:
+                self.flying[one] = (client, self.state.round, end)
+
+    def _arrived(self, most: int) -> list[tuple[int, Answer]]:
+        """Good updates that are there now, at most so many: the rest waits for the next round."""
+        found: list[tuple[int, Answer]] = []
+        for one in list(self.flying):
+            if len(found) == most:
+                break
+            client, round_, end = self.flying[one]
+            for reply in self.grid.pull_messages([one]):
+                del self.flying[one]
+                answer = self.checked(client, reply, round_)
+                if answer is not None:
+                    found.append((client, answer))
+                    self.stale.append(self.state.round - round_)
+            if one in self.flying and time.monotonic() > end:
+                del self.flying[one]
+                name = self.federation.sites[client]
+                self.roster.tell(self.state.round + 1, name, "late", "no answer in time")
+        return found
+
+    def _summed(self, buffer: list[tuple[int, Answer]]) -> Any:
+        """One aggregation; a site that is there twice counts twice."""
+        total: dict[int, Answer] = {}
+        for client, answer in buffer:
+            if client in total:
+                update = total[client].update + answer.update
+                answer = Answer(update, float(np.linalg.norm(update)), answer.measured)
+            total[client] = answer
+        norms, measured = self._aggregate(
+            dict(sorted(total.items())), list(range(self.e.num_clients))
+        )
+        return norms, {**measured, "staleness": float(np.mean(self.stale))}

@@ -1,0 +1,118 @@
+"""What a site does: say who it is, and make a round's local updates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+
+import fedtaper
+from fedtaper.engines import reference
+from fedtaper.engines.flower.source import Source
+from fedtaper.errors import FedtaperError
+from fedtaper.experiment import Experiment
+from fedtaper.schedules import Constant, Power, Schedule
+
+ORDER, MODEL, UPDATE, METRICS, TOLD = "order", "model", "update", "metrics", "told"
+SCHEDULE_KEYS = ("c", "delta", "offset")
+
+
+def describe(message: Message, context: Context, source: Source) -> Message:
+    """Who this site is: its name, its samples where only it knows, its own schedule if any."""
+    told: dict[str, Any] = {"version": fedtaper.__version__}
+    site = site_name(context, source.federation.sites)
+    samples = source.samples(site)
+    if samples is not None:
+        told["samples"] = samples
+    own = own_schedule(context)
+    if own is not None:
+        told |= as_numbers(own)
+    reply = RecordDict({TOLD: ConfigRecord({"site": site, **told})})
+    return Message(reply, reply_to=message)
+
+
+def train(message: Message, context: Context, source: Source) -> Message:
+    """One round's local updates from the shared model; the answer is the update alone.
+
+    The clock n and the round come with the message, so a restart of anything here changes
+    nothing; the mini-batches are counted by (seed, client, round).
+    """
+    order: Any = message.content[ORDER]
+    client = source.federation.sites.index(site_name(context, source.federation.sites))
+    schedule = own_schedule(context) or as_schedule(order)
+    e = _experiment(source, client, tuple(order.get("sizes", ())))
+    mine = [schedule if i == client else s for i, s in enumerate(e.schedules)]  # type: ignore[arg-type]
+    e = replace(e, schedules=tuple(mine))
+    record: Any = message.content[MODEL]
+    w = record.to_numpy_ndarrays()[0]
+    a = e.round_step_sizes(float(order["n"]))[:, client]
+    place = (int(order["seed"]), client, int(order["round"]))
+    update, measured = _updates(e, w, a, *place)
+    told: dict[str, Any] = {"round": place[2], "site": source.federation.sites[client]}
+    told |= as_numbers(schedule)
+    content = RecordDict(
+        {
+            UPDATE: ArrayRecord(numpy_ndarrays=[update]),
+            METRICS: MetricRecord({k: v for k, v in measured.items() if not math.isnan(v)}),
+            TOLD: ConfigRecord(told),
+        }
+    )
+    return Message(content, reply_to=message)
+
+
+def _updates(
+    e: Experiment, w: Any, a: Any, seed: int, client: int, round_: int
+) -> tuple[Any, dict[str, float]]:
+    if not hasattr(e.problem, "batch_loss"):
+        with np.errstate(over="ignore", invalid="ignore"):
+            return reference.local_model(e, seed, client, round_, w, a) - w, {}
+    import torch
+
+    from fedtaper.engines.cpu import Client, one_thread
+
+    own = Client(e)
+    anchor = torch.from_numpy(w.copy())
+    with one_thread():
+        loss, accuracy, _ = own.train(client, seed, round_, anchor, a)
+    return (own.w - anchor).numpy(), {"train_loss": loss, "train_accuracy": accuracy}
+
+
+@lru_cache(maxsize=1)
+def _experiment(source: Source, client: int, sizes: tuple[int, ...]) -> Experiment:
+    return source.experiment(sizes, client)
+
+
+def site_name(context: Context, sites: Sequence[str]) -> str:
+    """This node's site: by name (node config ``site``), else by ``partition-id``."""
+    node = context.node_config
+    if "site" in node:
+        return str(node["site"])
+    if "partition-id" in node:
+        number = int(node["partition-id"])
+        return sites[number] if 0 <= number < len(sites) else f"partition {number}"
+    raise FedtaperError(
+        "this node does not say which site it is: start the SuperNode with "
+        "--node-config 'site=\"NAME\"'"
+    )
+
+
+def own_schedule(context: Context) -> Schedule | None:
+    """The schedule that the site keeps for itself (node config c, delta, offset), if any."""
+    node = context.node_config
+    return as_schedule(node) if "c" in node else None
+
+
+def as_schedule(numbers: Any) -> Schedule:
+    """A schedule from numbers c, delta and offset; delta 0 is a constant."""
+    c, delta = float(numbers["c"]), float(numbers.get("delta", 0.0))
+    return Power(c, delta, float(numbers.get("offset", 0.0))) if delta else Constant(c)
+
+
+def as_numbers(schedule: Schedule) -> dict[str, float]:
+    """A schedule as numbers that a message can hold."""
+    return {name: float(getattr(schedule, name)) for name in SCHEDULE_KEYS}

@@ -1,0 +1,164 @@
+"""Who is there: Flower's nodes have random numbers; a query asks each which site it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedtaper.engines.flower.client import TOLD, as_schedule
+from fedtaper.errors import FedtaperError
+from fedtaper.federation import Federation
+from fedtaper.schedules import Schedule
+
+TOGETHER = 2**23  # bytes of answers that are taken in together
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between two looks for answers
+QUERY_SECONDS = 300.0  # how long a node may take to say who it is: a first start is slow
+ASK_AGAIN = 10.0  # seconds until a node that could not say is asked again
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a node said of itself."""
+
+    node: int
+    name: str
+    samples: int | None
+    schedule: Schedule | None
+
+
+class Roster:
+    """Nodes by site, asked once each; a node that joins later is asked when it is first seen.
+
+    Nobody waits for a node's answer: it takes part from the round on in which it is known.
+    """
+
+    def __init__(self, grid: Grid, federation: Federation, tell: Callable[..., None]) -> None:
+        self.grid, self.federation, self.tell = grid, federation, tell
+        self.known: dict[int, Site | None] = {}  # None: refused
+        self.asked: dict[str, int] = {}  # message to node
+        self.again: dict[int, float] = {}  # node to the time from which on it may be asked
+
+    def present(self) -> dict[str, Site]:
+        """The sites that are connected now."""
+        online = list(self.grid.get_node_ids())
+        self._ask([node for node in online if self._is_new(node)])
+        self._hear()
+        for node in [n for n in self.known if n not in online]:
+            del self.known[node]
+        found: dict[str, Site] = {}
+        for node in online:
+            site = self.known.get(node)
+            if site is None:
+                continue
+            if site.name in found:
+                self._refuse(node, f"node {node} claims to be {site.name}, who is here already")
+            else:
+                found[site.name] = site
+        return found
+
+    def wait(self, seconds: float, needed: int) -> dict[str, Site]:
+        """All sites, or after ``seconds`` at least ``needed`` of them."""
+        end = time.monotonic() + seconds
+        while True:
+            found = self.present()
+            missing = [name for name in self.federation.sites if name not in found]
+            if not missing:
+                return found
+            if time.monotonic() > end:
+                break
+            time.sleep(LONGEST_PAUSE)
+        if len(found) < needed:
+            raise FedtaperError(
+                f"after {seconds:g} s only {len(found)} of {len(self.federation.sites)} sites "
+                f"are here ({needed} needed); missing: {', '.join(missing)}"
+            )
+        for name in missing:
+            self.tell(0, name, "missing", "not connected at the start")
+        return found
+
+    def _is_new(self, node: int) -> bool:
+        unknown = node not in self.known and node not in self.asked.values()
+        return unknown and time.monotonic() >= self.again.get(node, 0.0)
+
+    def _ask(self, nodes: list[int]) -> None:
+        messages = [Message(RecordDict(), n, MessageType.QUERY, ttl=QUERY_SECONDS) for n in nodes]
+        if messages:
+            ids = self.grid.push_messages(messages)
+            self.asked |= {one: n for one, n in zip(ids, nodes, strict=True) if one}
+
+    def _hear(self) -> None:
+        """Answers that are there by now; who could not answer is asked again later."""
+        for reply in self.grid.pull_messages(list(self.asked)) if self.asked else ():
+            node = self.asked.pop(reply.metadata.reply_to_message_id, None)
+            if node is None:
+                continue
+            if reply.has_error():
+                self.again[node] = time.monotonic() + ASK_AGAIN
+                why = f"node {node} cannot say who it is: {str(reply.error.reason)[-300:]}"
+                self.tell(0, "", "unclear", why)
+                continue
+            try:
+                self.known[node] = self._read(node, reply)
+            except FedtaperError as problem:
+                self._refuse(node, str(problem))
+
+    def _read(self, node: int, reply: Message) -> Site:
+        if reply.has_error():
+            raise FedtaperError(
+                f"node {node} cannot say who it is: {str(reply.error.reason)[-300:]}"
+            )
+        try:
+            told: Any = dict(reply.content[TOLD])
+            name, samples = str(told["site"]), told.get("samples")
+        except (KeyError, TypeError, ValueError):
+            raise FedtaperError(f"node {node} sent no site name") from None
+        if name not in self.federation.sites:
+            raise FedtaperError(f"node {node} is {name[:80]!r}, no site of this federation")
+        bound = self.federation.nodes.get(name)
+        if bound is not None and bound != str(node):
+            raise FedtaperError(f"node {node} claims to be {name}, whose key has node id {bound}")
+        schedule = as_schedule(told) if "c" in told else None
+        if schedule is not None and not self.federation.own_schedules:
+            raise FedtaperError(
+                f"{name} keeps a schedule of its own; allow that with own_schedules = true"
+            )
+        return Site(node, name, None if samples is None else int(samples), schedule)
+
+    def _refuse(self, node: int, why: str) -> None:
+        self.known[node] = None
+        self.tell(0, "", "refused", why)
+
+
+def answers(
+    grid: Grid, messages: dict[Any, Message], seconds: float, size: int = 0
+) -> Iterator[tuple[Any, Message]]:
+    """Send, and give each answer as it arrives, until all are there or the time is over.
+
+    Flower's own loop looks every three seconds; this one starts at once and slows down. It
+    takes in only a few answers together if each has many bytes (``size``).
+    """
+    ids = list(grid.push_messages(list(messages.values())))
+    waiting = {one: key for one, key in zip(ids, messages, strict=True) if one}
+    messages.clear()
+    end, pause = time.monotonic() + seconds, FIRST_PAUSE
+    few = max(1, TOGETHER // (size + 1))
+    while waiting:
+        before = list(waiting)
+        for low in range(0, len(before), few):
+            replies = list(grid.pull_messages(before[low : low + few]))
+            while replies:
+                reply = replies.pop()
+                key = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if key is not None:
+                    yield key, reply
+                del reply
+        if time.monotonic() > end:
+            return
+        pause = FIRST_PAUSE if len(waiting) < len(before) else min(pause * 1.3, LONGEST_PAUSE)
+        if waiting:
+            time.sleep(pause)

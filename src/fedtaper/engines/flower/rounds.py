@@ -1,0 +1,238 @@
+"""What the server does in a round: ask the sites, check their answers, aggregate."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedtaper.audit.directions import SKETCH, sketch
+from fedtaper.engines import KEEP_DIM, Block, State
+from fedtaper.engines.flower.client import MODEL, ORDER, as_numbers
+from fedtaper.engines.flower.guard import Answer, FaultError, checked_update
+from fedtaper.engines.flower.roster import Roster, Site, answers
+from fedtaper.engines.flower.watch import Watch
+from fedtaper.errors import FedtaperError
+from fedtaper.experiment import Experiment
+from fedtaper.federation import Federation
+
+EVENTS = "events.jsonl"
+RETRY_PAUSE = 3.0
+GRACE = 60.0  # seconds a message outlives the deadline, so that it is ours that decides
+
+
+class Rounds:
+    """An engine for :func:`fedtaper.run`: each round goes over a Flower grid."""
+
+    each_round = True
+    __name__ = "flower"
+
+    def __init__(
+        self, grid: Grid, federation: Federation, roster: Roster, watch: Watch | None = None
+    ) -> None:
+        self.grid, self.federation, self.roster, self.watch = grid, federation, roster, watch
+
+    def start(self, experiment: Experiment, state: State) -> Session:
+        """Ready to move the state on."""
+        if self.federation.buffer is not None:
+            from fedtaper.engines.flower.buffered import BufferedSession
+
+            return BufferedSession(self, experiment, state)
+        return Session(self, experiment, state)
+
+
+class Session:
+    """The rounds of one run. Weights are one flat vector: float64, or a network's float32."""
+
+    def __init__(self, engine: Rounds, experiment: Experiment, state: State) -> None:
+        self.grid, self.federation, self.roster = engine.grid, engine.federation, engine.roster
+        self.e, self.state, self.watch = experiment, state, engine.watch
+        self.moves: Any = None  # this round's updates, sketched where they are large
+        self.network = hasattr(experiment.problem, "batch_loss")
+        self.dtype = np.dtype(np.float32 if self.network else np.float64)
+        self.w = state.w[0].astype(self.dtype)
+        self.memory = tuple(array[0].astype(self.dtype) for array in state.memory)
+        self.module: Any = None
+        self.sync()
+
+    def advance(self, rounds: int) -> Block:
+        """Move on by so many rounds."""
+        e, state = self.e, self.state
+        keep = not self.network or e.problem.dim <= KEEP_DIM
+        block = Block(
+            np.full((1, rounds, e.problem.dim), np.nan) if keep else None,
+            np.zeros((1, rounds, e.num_clients)),
+            {} if self.network else None,
+        )
+        if state.keep_updates:
+            size = min(e.problem.dim, SKETCH) if self.network else e.problem.dim
+            block.updates = np.zeros((1, rounds, e.num_clients, size))
+        for k in range(rounds):
+            began, before = time.perf_counter(), self.w
+            self.moves = None if block.updates is None else block.updates[0, k]
+            norms, measured = self._round()
+            if not np.all(np.isfinite(self.w)):
+                state.dead_round[0], state.dead_client[0] = (
+                    state.round + 1,
+                    int(np.nan_to_num(norms).argmax()),
+                )
+                return block
+            if self.watch is not None:
+                self.watch.add(state.round, norms, self.moves)
+                self.watch.look(state.round + 1)
+            state.round += 1
+            block.update_norms[0, k] = norms
+            if block.w is not None:
+                block.w[0, k] = self.w
+            if block.metrics is not None:
+                values = {"change": float(np.linalg.norm(self.w - before)), **measured}
+                values |= self._scores()
+                block.metrics = _noted(block.metrics, values, rounds, k)
+            notes = {"answered": self.answered, "seconds": time.perf_counter() - began}
+            notes |= {} if self.network else measured
+            block.notes = _noted(block.notes, notes, rounds, k)
+        self.sync()  # the record's metrics of the next round start from here
+        return block
+
+    def _round(self) -> tuple[Any, dict[str, float]]:
+        """One aggregation: the size of each site's update, and what the sites measured."""
+        e, k = self.e, self.state.round
+        asked = np.flatnonzero(e.present(k, k + 1, int(self.state.seeds[0]))[0]).tolist()
+        for attempt in range(self.federation.retries + 1):
+            found = self._updates(asked, k)
+            if len(found) >= min(self.federation.enough, len(asked)):
+                return self._aggregate(found, asked)
+            self.roster.tell(k + 1, "", "no-quorum", f"{len(found)} of {len(asked)} answers")
+            if attempt < self.federation.retries:
+                time.sleep(RETRY_PAUSE)
+        raise FedtaperError(
+            f"round {k + 1} has no quorum: {len(found)} good answers, {self.federation.enough} "
+            f"needed, after {self.federation.retries + 1} attempts. The rounds before it are "
+            "kept: see events.jsonl, and resume"
+        )
+
+    def _updates(self, asked: list[int], k: int) -> dict[int, Answer]:
+        """The good updates of those who were asked, by client, in the order of the clients."""
+        here = self.roster.present()
+        names = self.federation.sites
+        for i in asked:
+            if names[i] not in here:
+                self.roster.tell(k + 1, names[i], "lost", "not connected")
+        messages = self.messages({i: here[names[i]] for i in asked if names[i] in here})
+        waiting = set(messages)
+        found = {}
+        for i, reply in answers(self.grid, messages, self.federation.deadline, self.w.nbytes):
+            waiting.discard(i)
+            answer = self.checked(i, reply, k)
+            del reply  # its bytes: the next may be as large
+            if answer is not None:
+                found[i] = answer
+        for i in sorted(waiting):
+            why = f"no answer in {self.federation.deadline:g} s"
+            self.roster.tell(k + 1, names[i], "late", why)
+        return dict(sorted(found.items()))  # sums do not depend on who answers first
+
+    def messages(self, sites: dict[int, Site]) -> dict[int, Message]:
+        """One message a site; they share one copy of the model."""
+        model = ArrayRecord(numpy_ndarrays=[self.w])
+        return {i: self._message(i, site, model) for i, site in sites.items()}
+
+    def _message(self, client: int, site: Site, model: ArrayRecord) -> Message:
+        """What a site is asked in this round: the model, the clock, its schedule."""
+        k = self.state.round
+        order: dict[str, Any] = {
+            "round": k,
+            "n": float(k * self.e.period),
+            "seed": int(self.state.seeds[0]),
+            "sizes": [int(size) for size in self.e.problem.sizes],
+            **as_numbers(self.e.schedules[client]),  # type: ignore[index]
+        }
+        content = RecordDict({ORDER: ConfigRecord(order), MODEL: model})
+        return Message(content, site.node, MessageType.TRAIN, ttl=self.federation.deadline + GRACE)
+
+    def checked(self, i: int, reply: Message, k: int) -> Answer | None:
+        """An answer's update, or None and an event."""
+        name, schedule = self.federation.sites[i], self.e.schedules[i]  # type: ignore[index]
+        try:
+            return checked_update(reply, self.w, name, k, schedule)
+        except FaultError as fault:
+            kind = "lost" if reply.has_error() else "rejected"
+            self.roster.tell(k + 1, name, kind, str(fault))
+            return None
+
+    def _aggregate(self, found: dict[int, Answer], asked: list[int]) -> Any:
+        """The server rule's step on the weighted sum of the updates; the absent add nothing.
+
+        The size of an update is NaN where a site was asked and does not count.
+        """
+        e, k = self.e, self.state.round
+        weights = e.server_weights(e.step_sums(k, k + 1))[0]
+        norms = np.zeros(e.num_clients)
+        norms[asked] = np.nan
+        self.answered = len(found)
+        if self.moves is not None:
+            self.moves[asked] = np.nan
+        told = [answer.measured for answer in found.values()]
+        total: Any = np.zeros(1, self.w.dtype)
+        for i in list(found):
+            update, norms[i], _ = found.pop(i)
+            if self.moves is not None:
+                self.moves[i] = sketch(update) if self.network else update
+            update *= float(weights[i])  # in place, and no more held than must be: models are large
+            update += total
+            total = update
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.w, self.memory = e.server.step(self.w, total, self.memory)
+        return norms, _means(told)
+
+    def _scores(self) -> dict[str, float]:
+        """The shared model's own metrics, on the server."""
+        import torch
+
+        from fedtaper.objectives.network import bind
+
+        if self.module is None:
+            self.module = self.e.problem.module()
+        bind(self.module, torch.from_numpy(self.w))
+        return dict(self.e.problem.scores(self.module))
+
+    def sync(self) -> None:
+        """Bring the State up to date: it sees the very arrays held here."""
+        self.state.w = self.w[None]
+        self.state.memory = tuple(value[None] for value in self.memory)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def event_log(out: Path | None, say: Callable[[str], None]) -> Callable[..., None]:
+    """A function that notes what went wrong: in the run folder, a line each, and in the log."""
+
+    def tell(round_: int, site: str, kind: str, why: str) -> None:
+        say(f"round {round_} {site or 'server'} {kind}: {why}")
+        if out is not None:
+            entry = {"round": round_, "site": site, "kind": kind, "why": why}
+            entry["time"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            with (out / EVENTS).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+
+    return tell
+
+
+def _means(rows: list[dict[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    values = {name: [row[name] for row in rows if name in row] for name in names}
+    return {name: float(np.mean(v)) for name, v in values.items() if all(map(math.isfinite, v))}
+
+
+def _noted(into: dict[str, Any], values: dict[str, Any], rounds: int, k: int) -> dict[str, Any]:
+    for name, value in values.items():
+        into.setdefault(name, np.full((1, rounds), np.nan))[0, k] = value
+    return into

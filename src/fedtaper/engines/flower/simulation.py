@@ -1,0 +1,125 @@
+"""Flower's simulation on this machine: sites are processes of a local Ray."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedtaper import store
+from fedtaper.errors import FedtaperError
+from fedtaper.experiment import Experiment, Run
+from fedtaper.federation import Federation, numbered
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+def run(
+    experiment: Experiment,
+    *,
+    federation: Federation | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    thin: int | None = None,
+    updates: bool = False,
+) -> Run:
+    """An experiment on simulated Flower sites, one a client."""
+    _flower()
+    if resume and out is not None and store.is_complete(out):
+        return store.load(out, experiment.problem)
+    federation = federation or Federation(numbered(experiment.num_clients))
+    with tempfile.TemporaryDirectory(prefix="fedtaper-") as folder:
+        from fedtaper.engines.flower.source import PickledSource
+
+        source = PickledSource(_pickled(experiment, federation, Path(folder)))
+        return _simulated(source, out, resume, thin=thin, updates=updates)
+
+
+def run_file(
+    file: str | Path,
+    *,
+    out: str | Path,
+    resume: bool = False,
+    thin: int | None = None,
+    updates: bool = False,
+) -> Run:
+    """A federation file on simulated Flower sites; its task is imported from the app around it."""
+    _flower()
+    from fedtaper.deploy.app import app_of
+    from fedtaper.engines.flower.source import FileSource
+
+    path = Path(file).resolve()
+    if resume and store.is_complete(out):
+        return store.load(out)
+    root = app_of(path) if path.is_file() else None
+    source = FileSource(str(path), str(root or path.parent))
+    return _simulated(source, out, resume, thin=thin, updates=updates)
+
+
+def _simulated(source: Any, out: str | Path | None, resume: bool, **how: Any) -> Run:
+    from fedtaper.engines.flower.apps import make_client_app, make_server_app
+
+    count = len(source.federation.sites)
+    place = None if out is None else store.prepare(out, resume=resume)
+    made: list[Run] = []
+    server = make_server_app(lambda _: source, lambda _: place, made.append, progress=False, **how)
+    with _quiet():
+        _flower()(
+            server_app=server,
+            client_app=make_client_app(lambda _: source),
+            num_supernodes=count,
+            backend_config=_backend(count),
+        )
+    return made[0]
+
+
+def _pickled(experiment: Experiment, federation: Federation, folder: Path) -> str:
+    from ray import cloudpickle
+
+    path = folder / "experiment"
+    path.write_bytes(cloudpickle.dumps((experiment, federation)))
+    return str(path)
+
+
+def _backend(count: int) -> Any:
+    used = min(os.cpu_count() or 1, count)
+    start = {"num_cpus": used, "include_dashboard": False, "log_to_driver": False}
+    return {"init_args": start, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+
+
+def _flower() -> Any:
+    os.environ.update({k: v for k, v in QUIET.items() if k not in os.environ})
+    try:
+        import ray  # noqa: F401
+        from flwr.simulation import run_simulation
+    except ImportError:
+        raise FedtaperError(
+            'the Flower engine is not installed: pip install "fedtaper[flower]"'
+        ) from None
+    return run_simulation
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Flower's own log down to errors, for as long as it runs."""
+    loggers = [logging.getLogger(name) for name in ("flwr", "ray")]
+    before = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        try:
+            for logger in loggers:
+                logger.setLevel(logging.ERROR)
+            yield
+        finally:
+            for logger, level in zip(loggers, before, strict=True):
+                logger.setLevel(level)

@@ -1,0 +1,55 @@
+"""What became of each site: how often it counted, and so what its influence really was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedtaper import store
+from fedtaper.engines.flower.client import as_numbers
+from fedtaper.experiment import Run
+from fedtaper.federation import Federation
+
+
+def realised_influence(run: Run) -> Any:
+    """Effective influence with the share of rounds in which each client counted, (L,).
+
+    A client that was late, lost or rejected in a round adds nothing to it, which is what an
+    absent client does: its rate of participation is what it turned out to be.
+    """
+    e = run.experiment
+    rate = counted(run).mean(axis=0)
+    factors = e.influence(int(run.round[-1]))
+    raw = factors.server_weight * rate * factors.step_sum
+    reference = raw[e.reference]
+    return raw / reference if reference > 0 else np.full_like(raw, np.nan)
+
+
+def counted(run: Run) -> Any:
+    """Whether each client's update counted in each recorded round, (rounds, L)."""
+    asked = run.experiment.present(0, int(run.round[-1]), run.seeds[0])[run.round - 1]
+    return asked & np.isfinite(run.update_norms)
+
+
+def write_sites(run: Run, federation: Federation, out: Path) -> None:
+    """One row a site: its schedule, the rounds in which it counted, its influence."""
+    if not len(run.round):
+        return
+    planned, real = run.experiment.influence().effective, realised_influence(run)
+    rows = [
+        {
+            "site": name,
+            **as_numbers(run.experiment.schedules[i]),  # type: ignore[index]
+            "samples": int(run.experiment.problem.sizes[i]),
+            "parameters": int(run.experiment.problem.dim),
+            "rounds_counted": int(counted(run)[:, i].sum()),
+            "rounds": len(run.round),
+            "influence_planned": float(planned[i]),
+            "influence_realised": float(real[i]),
+        }
+        for i, name in enumerate(federation.sites)
+    ]
+    store.write_text(out / store.SITES, json.dumps(rows, indent=2) + "\n")

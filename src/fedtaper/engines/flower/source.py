@@ -1,0 +1,106 @@
+"""Where a party finds the experiment and the federation: a file in the app, or an object."""
+
+from __future__ import annotations
+
+import importlib.resources
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from fedtaper.errors import FedtaperError
+from fedtaper.experiment import Experiment
+from fedtaper.federation import Federation, Plan, read_plan
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """A federation file: a path, or "package:file.toml" for one that travels with the app.
+
+    ``root`` is the app's folder, where its modules are not installed.
+    """
+
+    name: str
+    root: str = ""
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The file, read once."""
+        package, colon, file = self.name.partition(":")
+        if not colon:
+            return read_plan(self.name)
+        try:
+            folder = importlib.resources.files(package)
+        except ImportError as trouble:
+            raise FedtaperError(f"federation = {self.name!r}: {trouble}") from None
+        return read_plan(Path(str(folder)) / file)
+
+    @property
+    def federation(self) -> Federation:
+        """Who takes part."""
+        return self.plan.federation
+
+    @cached_property
+    def _task(self) -> Any:
+        if self.root and self.root not in sys.path:
+            sys.path.insert(0, self.root)
+        return self.federation.load_task()
+
+    @lru_cache(maxsize=1)  # noqa: B019 (sources live as long as their process)
+    def _data(self, site: str) -> Any:
+        return self._task.data(site)
+
+    def samples(self, site: str) -> int | None:
+        """How much data the site holds, where only the site knows."""
+        if self._task is None:
+            return None
+        from fedtaper.objectives.custom import Custom
+
+        return int(Custom(self._task.loss, self._task.init, [self._data(site)]).sizes[0])
+
+    def experiment(self, sizes: Sequence[int], client: int | None = None) -> Experiment:
+        """The experiment as the server (no client) or as one site sees it."""
+        if self._task is None:
+            return self.plan.experiment()
+        own = {} if client is None else {client: self._data(self.federation.sites[client])}
+        return self.plan.experiment(self._task.problem(sizes, own))
+
+
+@dataclass(frozen=True)
+class PickledSource:
+    """An experiment object in a temporary file of this machine, for Flower's simulation.
+
+    Simulated sites are processes that get the app anew with every message: what they get
+    must be small, so the experiment, which may hold data, is read from the file once.
+    """
+
+    path: str
+
+    @cached_property
+    def _loaded(self) -> tuple[Experiment, Federation]:
+        return _unpickled(self.path)
+
+    @property
+    def federation(self) -> Federation:
+        """Who takes part."""
+        return self._loaded[1]
+
+    def samples(self, site: str) -> int | None:
+        """Known from the experiment."""
+        return None
+
+    def experiment(self, sizes: Sequence[int], client: int | None = None) -> Experiment:
+        """The experiment, the same for all."""
+        return self._loaded[0]
+
+
+@lru_cache(maxsize=1)
+def _unpickled(path: str) -> Any:
+    from ray import cloudpickle
+
+    return cloudpickle.loads(Path(path).read_bytes())
+
+
+Source = FileSource | PickledSource

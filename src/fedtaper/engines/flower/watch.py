@@ -1,0 +1,51 @@
+"""The audit while the federation runs: an accusation is an event when it is first made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedtaper.audit import Auditor
+from fedtaper.experiment import Experiment
+
+EVERY = 5  # rounds between two looks
+
+
+class Watch:
+    """Feeds an :class:`fedtaper.Auditor` with what the sites sent."""
+
+    def __init__(
+        self, e: Experiment, sites: tuple[str, ...], tell: Callable[..., None], saved: Any = None
+    ) -> None:
+        self.e, self.sites, self.tell = e, sites, tell
+        self.auditor = Auditor(e.schedules)  # type: ignore[arg-type]
+        self.accused: dict[int, str] = {}
+        done = 0 if saved is None else saved["norms"].shape[1]
+        if done and saved["round"][done - 1] == done:  # a resume: what was seen before it
+            for k in range(done):
+                kept = saved["updates"][0, k] if "updates" in saved else None
+                self.add(k, saved["norms"][0, k], kept)
+
+    def add(self, k: int, norms: Any, updates: Any = None) -> None:
+        """Round k (counted from 0): sizes, NaN where a site did not count, and updates if kept."""
+        asked = self.e.present(k, k + 1, self.e.seed)[0]
+        sizes = np.where(asked, norms, np.nan)
+        if updates is not None:
+            updates = np.where(np.isfinite(sizes)[:, None], updates, np.nan)
+        sums = self.e.step_sums(k, k + 1)[0]
+        end = float((k + 1) * self.e.period)
+        self.auditor.add(sizes, n=end, updates=updates, step_sums=sums)
+
+    def look(self, round_: int) -> None:
+        """Every few rounds: who is accused now, and was not before."""
+        if round_ % EVERY:
+            return
+        for client in self.auditor.result().clients:
+            known = self.accused.get(client.client)
+            if client.accused and client.verdict != known:
+                why = f"delta {client.delta:.3f}, declared {client.declared_delta:g}"
+                self.tell(round_, self.sites[client.client], f"audit: {client.verdict}", why)
+            if client.accused:
+                self.accused[client.client] = client.verdict

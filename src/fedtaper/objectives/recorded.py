@@ -1,0 +1,32 @@
+"""A problem of which only the sizes are known: its code and data are at the sites."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Enough of a problem to read a stored run: influences, tables, reports; no training.
+
+    >>> Recorded((20, 30), dim=4).num_clients
+    2
+    """
+
+    samples: tuple[int, ...]
+    dim: int
+    default_clock: ClassVar[str] = "epoch"
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients (L)."""
+        return len(self.samples)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Samples of each client."""
+        return np.array(self.samples, dtype=np.int64)

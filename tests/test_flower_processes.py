@@ -1,0 +1,286 @@
+"""Real Flower processes on loopback: simulation, TLS and keys, and what happens when they die."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+import fedtaper as ft
+from fedtaper import store
+from fedtaper.deploy import processes
+from fedtaper.deploy.local import LocalFederation
+
+REGRESSION = """
+[experiment]
+rounds = {rounds}
+local_steps = 5
+batch_size = 20
+[problem]
+kind = "linear"
+num_clients = 3
+samples = 200
+[server]
+kind = "adam"
+[[schedules]]
+c = 0.02
+delta = 0.76
+[[schedules]]
+c = 0.02
+delta = 1.0
+clients = 2
+[federation]
+sites = ["north", "south", "west"]
+deadline = 120.0
+{more}
+"""
+DIGITS = """
+[experiment]
+rounds = 2
+local_epochs = 1
+batch_size = 32
+[problem]
+kind = "images"
+data_set = "digits"
+model = "cnn"
+num_clients = 3
+[[schedules]]
+c = 0.1
+delta = 0.76
+clients = 3
+"""
+
+
+def written(tmp_path, text, **words):
+    file = tmp_path / "case.toml"
+    file.write_text(text.format(**({"rounds": 2, "more": ""} | words)))
+    return file
+
+
+def same_models(mine, theirs, tolerance):
+    assert np.abs(mine.w - theirs.w).max() < tolerance
+    assert np.abs(mine.update_norms - theirs.update_norms).max() < tolerance
+    for name in set(mine.metrics) - {"seconds"}:
+        np.testing.assert_allclose(theirs.metrics[name], mine.metrics[name], atol=10 * tolerance)
+
+
+def test_flowers_simulation_gives_the_same_models(tmp_path):
+    e = ft.read_toml(written(tmp_path, REGRESSION, rounds=10))
+    run = ft.run(e, engine="flower", out=tmp_path / "run")
+    same_models(ft.run(e, engine="reference"), run, 1e-6)
+    assert ft.load(tmp_path / "run").engine == "flower"
+
+
+def test_a_deployment_with_tls_and_keys_gives_the_same_models(tmp_path):
+    file = written(tmp_path, REGRESSION, rounds=2)
+    with LocalFederation(file, tmp_path / "local") as local:
+        for key in (local.server / "server.key", local.folder / "sites" / "north" / "north"):
+            assert stat.S_IMODE(key.stat().st_mode) == 0o600
+        refused = unregistered(local)
+        run = local.run(seconds=300)
+        assert "Failed to activate SuperNode" in refused
+    same_models(ft.run(ft.read_toml(file), engine="reference"), run, 1e-6)
+    left = [p for p in processes.descendants(os.getpid()) if "flower-" in processes.command_line(p)]
+    assert not left, "everything that was started is gone"
+
+
+def unregistered(local):
+    """Start a node whose key nobody registered; what became of it."""
+    place = local.folder / "sites" / "stranger"
+    place.mkdir()
+    (port,) = processes.free_ports(1)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(place / "key")],
+        check=True,
+    )
+    command = ["flower-supernode", "--superlink", f"127.0.0.1:{local.port}"]
+    command += ["--root-certificates", str(local.server / "ca.crt"), "--host", "127.0.0.1"]
+    command += ["--auth-supernode-private-key", str(place / "key"), "--port", str(port)]
+    command += ["--node-config", 'site="north"', "--max-wait-time", "5"]
+    process = processes.start(command, place / "log", local._env(), place)
+    try:
+        process.wait(timeout=60)
+        assert process.returncode != 0
+        return processes.tail(place / "log")
+    finally:
+        processes.stop(process)
+
+
+@pytest.mark.federation
+def test_digits_on_deployed_sites(tmp_path):
+    file = written(tmp_path, DIGITS)
+    with LocalFederation(file, tmp_path / "local") as local:
+        run = local.run(seconds=300)
+    same_models(ft.run(ft.read_toml(file)), run, 1e-5)
+
+
+@pytest.mark.federation
+def test_the_server_app_killed_five_times_and_resumed(tmp_path):
+    file = written(tmp_path, REGRESSION, rounds=8)
+    rng = np.random.default_rng(0)
+    stops = sorted(rng.choice(np.arange(1, 8), size=5, replace=False).tolist())
+    with LocalFederation(file, tmp_path / "local") as local:
+        for stop in stops:
+            local.submit()
+            wait_for_round(local, stop)
+            time.sleep(float(rng.uniform(0, 3)))
+            kill_server_app(local)
+        run = local.run(seconds=300)
+    assert np.array_equal(run.w, ft.run(ft.read_toml(file), engine="reference").w)
+
+
+@pytest.mark.federation
+def test_the_superlink_killed_and_started_again_on_its_database(tmp_path):
+    file = written(tmp_path, REGRESSION, rounds=4)
+    with LocalFederation(file, tmp_path / "local") as local:
+        local.submit()
+        wait_for_round(local, 1)
+        processes.kill(local.superlink)
+        time.sleep(2)
+        local.start_superlink()
+        run = local.run(seconds=300)
+    assert np.array_equal(run.w, ft.run(ft.read_toml(file), engine="reference").w)
+
+
+@pytest.mark.federation
+def test_a_supernode_killed_in_mid_round_and_started_again(tmp_path):
+    more = "quorum = 2\n"
+    file = written(tmp_path, REGRESSION, rounds=6, more=more)
+    with LocalFederation(file, tmp_path / "local") as local:
+        local.submit()
+        wait_for_round(local, 1)
+        processes.kill(local.supernodes["west"])
+        wait_for_round(local, 3)
+        local.start_site("west")
+        wait_for_round(local, 6)
+        run = local.load()
+    lost = [e for e in events(local.run_folder) if e["site"] == "west"]
+    assert lost
+    assert {e["kind"] for e in lost} <= {"lost", "late"}
+    assert (run.update_norms[:, :2] > 0).all(), "the others went on"
+    assert np.isnan(run.update_norms[:, 2]).any()
+
+
+FAULTY = """
+import os, time
+import numpy as np
+import torch
+from fedtaper import Task
+from fedtaper.engines.flower import client
+
+fault = os.environ.get("FAULT_OF_THIS_SITE", "")
+honest = client._updates
+
+def spoiled(e, w, a, *place):
+    update, measured = honest(e, w, a, *place)
+    if fault == "nan":
+        update = update * np.float32("nan")
+    if fault == "shape":
+        update = update[:1]
+    if fault == "late":
+        time.sleep(45)
+    return update, measured
+
+client._updates = spoiled
+
+def data(site):
+    x = torch.linspace(-1, 1, 60).reshape(20, 3)
+    return x, x.sum(1, keepdim=True)
+
+def loss(model, x, y):
+    return torch.nn.functional.mse_loss(model(x), y)
+
+task = Task(loss=loss, init=lambda: torch.nn.Linear(3, 1), data=data)
+"""
+FAULTY_FEDERATION = """
+[experiment]
+rounds = 2
+local_epochs = 1
+batch_size = 5
+[problem]
+kind = "custom"
+[[schedules]]
+c = 0.1
+delta = 0.8
+clients = 5
+[federation]
+sites = ["good-1", "good-2", "nan", "shape", "late"]
+task = "faulty.task:task"
+deadline = 30.0
+quorum = 2
+"""
+
+
+@pytest.mark.federation
+def test_sites_that_send_nonsense_or_are_late(tmp_path):
+    from fedtaper.deploy.scaffold import new_app
+
+    app = new_app("faulty", tmp_path)
+    (app / "faulty" / "task.py").write_text(FAULTY)
+    file = app / "faulty" / "federation.toml"
+    file.write_text(FAULTY_FEDERATION)
+    with Faulty(file, tmp_path / "local") as local:
+        run = local.run(seconds=400)
+    found = {(e["site"], e["kind"]) for e in events(local.run_folder)}
+    assert found == {("nan", "rejected"), ("shape", "rejected"), ("late", "late")}
+    assert (run.update_norms > 0).tolist() == [[True, True, False, False, False]] * 2
+    assert np.isfinite(run.w).all()
+
+
+class Faulty(LocalFederation):
+    """Each site's environment names its fault."""
+
+    site = ""
+
+    def start_site(self, site):
+        self.site = site
+        super().start_site(site)
+
+    def _env(self):
+        return super()._env() | {"FAULT_OF_THIS_SITE": self.site}
+
+
+@pytest.mark.federation
+def test_a_new_app_rehearses_as_it_is(tmp_path):
+    from fedtaper.deploy.scaffold import new_app
+
+    app = new_app("first-try", tmp_path)
+    with LocalFederation(app / "first_try" / "federation.toml", tmp_path / "local") as local:
+        run = local.run(seconds=400)
+    assert run.metrics["test_accuracy"][-1] > 0.7
+    assert run.metrics["answered"].tolist() == [3] * 5
+
+
+def events(out):
+    file = out / "events.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    return [json.loads(line) for line in lines]
+
+
+def wait_for_round(local, wanted, seconds=200):
+    """Until the run folder says that so many rounds are whole."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if store.is_complete(local.run_folder):
+            return
+        found = store.load_checkpoint(local.run_folder)
+        if found is not None and int(found["state_round"]) >= wanted:
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"round {wanted} was not reached: {local.trouble('')}")
+
+
+def kill_server_app(local):
+    """Kill -9 the process that runs the ServerApp."""
+    pids = [
+        pid
+        for pid in processes.descendants(local.superlink.pid)
+        if "flwr-serverapp" in processes.command_line(pid)
+    ]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    assert pids or store.is_complete(local.run_folder)
