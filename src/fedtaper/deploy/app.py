@@ -80,7 +80,7 @@ def write_app(file: Path, target: Path) -> Path:
             f"{file} names the task {plan.federation.task} but lies in no Flower app: make one "
             "with fedtaper new NAME"
         )
-    name = app_name(file.stem)
+    name = app_name(f"{file.stem[:24]}-app")  # not the name of some module
     package = target / name.replace("-", "_")
     package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").write_text('"""A federation."""\n', encoding="utf-8")
