@@ -111,7 +111,8 @@ def _taper_verdict(excess: float, error: float, witness: str) -> Verdict:
     if score > accuse:
         return "fading"
     if score < -accuse - (1 if witness == "updates" else 3):  # peers that fade look like this
-        return "rising"
+        # a network's gradients may shrink more slowly than its held-out loss does, honestly
+        return "cannot tell yet" if witness == "held-out" else "rising"
     sure = score > -accuse and excess + 1.96 * error < RULED_OUT
     return "as declared" if sure else "cannot tell yet"
 
