@@ -15,6 +15,8 @@ class Source:
     def __init__(self, experiment, federation):
         self.known, self.federation = experiment, federation
 
+    log = None
+
     def samples(self, site):
         return None
 

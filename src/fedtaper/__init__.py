@@ -17,6 +17,7 @@ from fedtaper.federation import Federation, Task
 from fedtaper.forecast import Forecast, forecast
 from fedtaper.influence import Influence, effective_influence, influence
 from fedtaper.local import Proximal, Sgd
+from fedtaper.logs import Log
 from fedtaper.objectives.custom import Custom
 from fedtaper.objectives.images import ImageClassification
 from fedtaper.objectives.linear import LinearRegression
@@ -66,6 +67,7 @@ __all__ = [
     "Influence",
     "LimitOde",
     "LinearRegression",
+    "Log",
     "Noise",
     "NoiseSums",
     "Normalised",

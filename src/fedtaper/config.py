@@ -15,6 +15,7 @@ from fedtaper.data.splits import Dirichlet, DominantClass, Iid, RareClass
 from fedtaper.errors import FedtaperError, nearest
 from fedtaper.experiment import Experiment
 from fedtaper.local import Proximal, Sgd
+from fedtaper.logs import Log
 from fedtaper.objectives.images import ImageClassification
 from fedtaper.objectives.linear import LinearRegression
 from fedtaper.presets import PRESETS
@@ -32,23 +33,44 @@ SERVER_RULES = {
     "yogi": Yogi,
 }
 _OWN_TABLES = ("problem", "schedules", "local", "server", "clients")
-TABLES = ("experiment", *_OWN_TABLES, "federation")
+TABLES = ("experiment", *_OWN_TABLES, "federation", "log")
 CUSTOM = "custom"  # a problem that is code, and so cannot be in a file
 
 
 def read_toml(path: str | Path, problem: Any = None) -> Experiment:
     """The experiment that a TOML file describes; ``problem`` where it is code of the user's."""
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise FedtaperError(f"there is no file {path}") from None
-    except (OSError, UnicodeDecodeError) as trouble:
-        raise FedtaperError(f"{path} cannot be read: {trouble}") from None
+    text = _text(path)
     try:
         return from_toml(text, folder=path.parent, problem=problem)
     except FedtaperError as trouble:
         raise FedtaperError(f"{path}: {trouble}") from None
+
+
+def read_log(path: str | Path) -> Log | None:
+    """The table [log] of a TOML file, if it has one."""
+    try:
+        return log_of(tomllib.loads(_text(Path(path))))
+    except tomllib.TOMLDecodeError as trouble:
+        raise FedtaperError(f"{path}: not valid TOML: {trouble}") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise FedtaperError(f"there is no file {path}") from None
+    except (OSError, UnicodeDecodeError) as trouble:
+        raise FedtaperError(f"{path} cannot be read: {trouble}") from None
+
+
+def log_of(tree: dict[str, Any]) -> Log | None:
+    """The table [log] of a file that was read."""
+    if "log" not in tree:
+        return None
+    table = dict(_table(tree, "log"))
+    _known("key", table, {f.name for f in fields(Log)}, where="[log]")
+    return Log(**table)
 
 
 def from_toml(text: str, folder: str | Path = ".", problem: Any = None) -> Experiment:

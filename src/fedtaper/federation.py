@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from fedtaper.checks import whole
-from fedtaper.config import from_toml
+from fedtaper.config import from_toml, log_of
 from fedtaper.errors import FedtaperError, nearest
 from fedtaper.experiment import Experiment
+from fedtaper.logs import Log
 
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
@@ -142,6 +143,7 @@ class Plan:
     text: str
     folder: Path
     federation: Federation
+    log: Log | None = None
 
     def experiment(self, problem: Any = None) -> Experiment:
         """The experiment; ``problem`` where it is a task's."""
@@ -162,7 +164,7 @@ def read_plan(path: str | Path, sites: int | None = None) -> Plan:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as trouble:
         raise FedtaperError(f"{path} cannot be read: {trouble}") from None
     try:
-        return Plan(text, path.parent, _federation(tree, text, path.parent, sites))
+        return Plan(text, path.parent, _federation(tree, text, path.parent, sites), log_of(tree))
     except FedtaperError as trouble:
         raise FedtaperError(f"{path}: {trouble}") from None
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +22,7 @@ from fedtaper.clock import Clock
 from fedtaper.engines import KEEP_DIM, State
 from fedtaper.errors import FedtaperError, nearest
 from fedtaper.experiment import Divergence, Experiment, Run
+from fedtaper.logs import Log
 from fedtaper.stability import warn_if_unstable
 
 KEEP_BYTES = 2**30  # what a run may keep in memory before its record is thinned
@@ -41,6 +43,7 @@ def run(
     thin: int | None = None,
     updates: bool = False,
     progress: bool | None = None,
+    log: Log | None = None,
 ) -> Run:
     """Simulate an experiment, for its own seed or for many seeds in one batch.
 
@@ -60,12 +63,13 @@ def run(
         updates: record every client's update, (rounds, L, dim), as ``run.updates`` (networks: a
             sketch of it): an audit sees more in directions than in sizes.
         progress: a progress bar; by default where one can be seen and the work is long.
+        log: where else the numbers of each round go: TensorBoard, MLflow.
     """
     if engine == "flower":
         return _on_flower(
             experiment,
             {"seeds": seeds, "device": device, "precision": precision},
-            {"out": out, "resume": resume, "thin": thin, "updates": updates},
+            {"out": out, "resume": resume, "thin": thin, "updates": updates, "log": log},
         )
     chosen = _seeds(experiment, seeds)
     if resume and out is None:
@@ -80,24 +84,26 @@ def run(
     record = _Record(experiment, chosen, seeds is not None, thinned)
     state = engines.init(experiment, chosen, updates)
     record.w0 = state.w.copy() if record.w is not None else None
-    seconds = 0.0
-    if resume and out is not None:
-        seconds = record.restore(state, store.load_checkpoint(out))
-    each = getattr(module, "each_round", False)  # rounds too dear to lose one
+    going_on = resume and out is not None
+    seconds = record.restore(state, store.load_checkpoint(out) if going_on else None)  # type: ignore[arg-type]
+    each = getattr(module, "each_round", False)  # rounds too dear to lose one; new arrays in each
     block = 1 if each else _block_rounds(experiment, len(chosen))
     session = _session(module, experiment, state, precision)
     began = saved = time.perf_counter()
+    disk = store.Checkpoints(out)
 
     def checkpoint() -> None:
-        if out is None:
-            return
         if session is not None:
             session.sync()
-        so_far = seconds + time.perf_counter() - began
-        store.save_checkpoint(out, record.checkpoint(state, so_far))
+        disk.save(record.checkpoint(state, seconds + time.perf_counter() - began), behind=each)
 
     try:
-        with _bar(experiment.rounds, state.round, progress) as moved, _interrupts() as stop:
+        with (
+            disk,
+            (log or Log()).opened(experiment, out, state.round) as note,
+            _bar(experiment.rounds, state.round, progress) as moved,
+            _interrupts() as stop,
+        ):
             while state.round < experiment.rounds and not np.all(state.dead_round):
                 rounds = min(block, experiment.rounds - state.round)
                 first = state.round
@@ -107,6 +113,7 @@ def run(
                 else:
                     record.add(first, before, module.advance(experiment, state, rounds))
                 moved(rounds)
+                note(partial(record.rows, first, state.round))
                 if stop or each or time.perf_counter() - saved > CHECKPOINT_SECONDS:
                     checkpoint()
                     saved = time.perf_counter()
@@ -158,6 +165,18 @@ class _Record:
                 self.metrics[name] = np.full(self.norms.shape[:2], np.nan)
             self.metrics[name][:, low:high] = values
 
+    def rows(self, first: int, last: int) -> list[tuple[int, dict[str, float]]]:
+        """The recorded rounds after ``first`` as plain numbers: medians over the seeds."""
+        low, high = np.searchsorted(self.round, [first + 1, last + 1])
+        columns = dict(self.metrics)
+        for i in range(self.e.num_clients):
+            columns[f"update_norm/client_{i}"] = self.norms[..., i]
+        middle = {name: np.median(values[:, low:high], axis=0) for name, values in columns.items()}
+        return [
+            (int(self.round[low + j]), {name: float(v[j]) for name, v in middle.items()})
+            for j in range(high - low)
+        ]
+
     def _room_for_updates(self, width: int) -> Array:
         if self.updates is None:
             self.updates = np.full((*self.norms.shape, width), np.nan)
@@ -186,8 +205,8 @@ class _Record:
             parts["w"] = self.w[:, :done]
         return {
             "state_round": state.round, "state_w": state.w, "seconds": seconds,
-            "seeds": self.seeds, "round": self.round, "dead_round": state.dead_round,
-            "dead_client": state.dead_client, "norms": self.norms[:, :done], **parts, **kept,
+            "seeds": self.seeds, "round": self.round, "dead_round": state.dead_round.copy(),
+            "dead_client": state.dead_client.copy(), "norms": self.norms[:, :done], **parts, **kept,
         }  # fmt: skip
 
     def restore(self, state: State, saved: dict[str, Any] | None) -> float:

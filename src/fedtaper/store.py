@@ -17,6 +17,7 @@ import os
 import platform
 import subprocess
 import sys
+import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,44 @@ def save_checkpoint(out: str | Path, values: dict[str, Any]) -> None:
     except OSError as trouble:
         beside.unlink(missing_ok=True)
         raise FedtaperError(f"{path} cannot be written: {trouble.strerror}") from None
+
+
+class Checkpoints:
+    """Checkpoints, behind the work if wanted: one at a time, the last whole when this is left."""
+
+    def __init__(self, out: str | Path | None) -> None:
+        self.out = out
+        self.writer: threading.Thread | None = None
+        self.trouble: BaseException | None = None
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, kind: Any, *trouble: object) -> None:
+        self._wait(quiet=kind is not None)
+
+    def save(self, values: dict[str, Any], behind: bool = False) -> None:
+        """Write; ``behind`` only begins to, and nobody may change the arrays from then on."""
+        self._wait()
+        if self.out is not None:
+            self.writer = threading.Thread(target=self._write, args=(self.out, values))
+            self.writer.start()
+        if not behind:
+            self._wait()
+
+    def _write(self, out: str | Path, values: dict[str, Any]) -> None:
+        try:
+            save_checkpoint(out, values)
+        except BaseException as trouble:  # told where the work goes on
+            self.trouble = trouble
+
+    def _wait(self, quiet: bool = False) -> None:
+        if self.writer is not None:
+            self.writer.join()
+            self.writer = None
+        trouble, self.trouble = self.trouble, None
+        if trouble is not None and not quiet:
+            raise trouble
 
 
 def load_checkpoint(out: str | Path) -> dict[str, Any] | None:

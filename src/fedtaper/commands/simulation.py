@@ -11,8 +11,9 @@ import typer
 
 from fedtaper import presets, store
 from fedtaper.commands.terminal import console, errors, table
-from fedtaper.config import read_toml
+from fedtaper.config import read_log, read_toml
 from fedtaper.experiment import Experiment, Run
+from fedtaper.logs import Log
 from fedtaper.report import report, sentences
 from fedtaper.schedules import Constant, Power
 from fedtaper.simulate import run as simulate
@@ -34,6 +35,12 @@ def run(
     updates: Annotated[
         bool, typer.Option("--updates", help="Record every client's update, for an audit.")
     ] = False,
+    tensorboard: Annotated[
+        str | None, typer.Option(help="Folder for TensorBoard's event file.", metavar="DIR")
+    ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option(help="Tracking address of MLflow.", metavar="URI")
+    ] = None,
 ) -> None:
     """Simulate an experiment and store the run.
 
@@ -41,13 +48,16 @@ def run(
     """
     folder = out or Path("runs") / file.stem
     chosen = None if seeds is None else range(seeds)
-    how = {"resume": resume, "thin": thin, "updates": updates}
+    written = read_log(file) or Log()
+    log = Log(tensorboard or written.tensorboard, mlflow or written.mlflow)
+    how: dict[str, Any] = {"resume": resume, "thin": thin, "updates": updates}
+    how["log"] = None if log == Log() else log
     if engine == "flower" and seeds is None:
         from fedtaper.engines.flower.simulation import run_file
 
-        made = run_file(file, out=folder, **how)  # type: ignore[arg-type]
+        made = run_file(file, out=folder, **how)
     else:
-        made = simulate(read_toml(file), seeds=chosen, out=folder, engine=engine, **how)  # type: ignore[arg-type]
+        made = simulate(read_toml(file), seeds=chosen, out=folder, engine=engine, **how)
     show_run(made)
     console.print(f"Stored in {folder}. A page about it: fedtaper report {folder}", highlight=False)
     if made.diverged:

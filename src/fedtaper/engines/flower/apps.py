@@ -11,7 +11,9 @@ out = "runs/my-federation"
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -32,6 +34,9 @@ from fedtaper.engines.flower.watch import Watch
 from fedtaper.errors import FedtaperError
 from fedtaper.experiment import Experiment, Run
 from fedtaper.simulate import run as simulate
+
+M_MMAP_THRESHOLD = -3  # of mallopt, from malloc.h
+LARGE_BLOCK = 2**16
 
 
 def make_client_app(
@@ -55,16 +60,20 @@ def make_server_app(
     find: Callable[[Context], Source],
     out: Callable[[Context], Path | None],
     done: Callable[[Run], None] = lambda run: None,
+    own_process: bool = False,
     **how: Any,
 ) -> ServerApp:
     """A ServerApp that runs the experiment and hands the Run to ``done``.
 
-    A run folder that holds an unfinished run is gone on with, from its last whole round.
+    A run folder that holds an unfinished run is gone on with, from its last whole round. In a
+    process of its own it sees to it that memory is given back.
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        if own_process:
+            give_memory_back()
         done(serve(grid, find(context), out(context), _nodes(context), **how))
 
     return app
@@ -84,8 +93,9 @@ def serve(
     roster = Roster(grid, federation, event_log(out, lambda text: print(text, flush=True)))
     needed = len(federation.sites) if federation.task else federation.enough
     experiment = _experiment(source, roster.wait(federation.wait, needed))
-    saved = store.load_checkpoint(out) if out is not None else None
-    watch = Watch(experiment, federation.sites, roster.tell, saved)
+    watch = Watch(experiment, federation.sites, roster.tell)
+    watch.catch_up(store.load_checkpoint(out) if out is not None else None)
+    how["log"] = how.get("log") or source.log
     how.setdefault("updates", experiment.problem.dim <= KEEP_DIM)  # what an audit sees best
     made = simulate(
         experiment,
@@ -97,6 +107,16 @@ def serve(
     if out is not None:
         write_sites(made, federation, out)
     return made
+
+
+def give_memory_back() -> None:
+    """Have this process return every large block that it frees.
+
+    The C library keeps blocks up to 32 MiB for later, and what Flower leaves between two
+    models is worth two of them. Elsewhere than with glibc nothing happens.
+    """
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
 
 
 def _experiment(source: Source, here: dict[str, Site]) -> Experiment:
@@ -131,5 +151,5 @@ def _nodes(context: Context) -> dict[str, str]:
     return {site.strip(): node.strip() for site, _, node in pairs}
 
 
-server_app = make_server_app(_from_run_config, _folder, progress=False)
+server_app = make_server_app(_from_run_config, _folder, own_process=True, progress=False)
 client_app = make_client_app(_from_run_config)

@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from fedtaper.engines.flower import wire
 from fedtaper.engines.flower.guard import Answer
+from fedtaper.engines.flower.intake import Intake
 from fedtaper.engines.flower.roster import FIRST_PAUSE, LONGEST_PAUSE
 from fedtaper.engines.flower.rounds import Session
 from fedtaper.errors import FedtaperError
@@ -84,10 +86,14 @@ class BufferedSession(Session):
         total: dict[int, Answer] = {}
         for client, answer in buffer:
             if client in total:
-                update = total[client].update + answer.update
-                answer = Answer(update, float(np.linalg.norm(update)), answer.measured)
+                pairs = zip(total[client].update, answer.update, strict=True)
+                update = [one + other for one, other in pairs]
+                answer = Answer(update, wire.norm(update), answer.measured)
             total[client] = answer
-        norms, measured = self._aggregate(
-            dict(sorted(total.items())), list(range(self.e.num_clients))
-        )
+        buffer.clear()
+        everyone = list(range(self.e.num_clients))
+        intake = Intake(self.e, self.state.round, self.w, everyone, self.moves)
+        for client in sorted(total):
+            intake.add(client, total.pop(client))
+        norms, measured = self._step(intake)
         return norms, {**measured, "staleness": float(np.mean(self.stale))}

@@ -9,10 +9,11 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 import fedtaper
 from fedtaper.engines import reference
+from fedtaper.engines.flower import wire
 from fedtaper.engines.flower.source import Source
 from fedtaper.errors import FedtaperError
 from fedtaper.experiment import Experiment
@@ -48,8 +49,7 @@ def train(message: Message, context: Context, source: Source) -> Message:
     e = _experiment(source, client, tuple(order.get("sizes", ())))
     mine = [schedule if i == client else s for i, s in enumerate(e.schedules)]  # type: ignore[arg-type]
     e = replace(e, schedules=tuple(mine))
-    record: Any = message.content[MODEL]
-    w = record.to_numpy_ndarrays()[0]
+    w = wire.joined(message.content[MODEL])
     a = e.round_step_sizes(float(order["n"]))[:, client]
     place = (int(order["seed"]), client, int(order["round"]))
     update, measured = _updates(e, w, a, *place)
@@ -57,7 +57,7 @@ def train(message: Message, context: Context, source: Source) -> Message:
     told |= as_numbers(schedule)
     content = RecordDict(
         {
-            UPDATE: ArrayRecord(numpy_ndarrays=[update]),
+            UPDATE: wire.packed(update),
             METRICS: MetricRecord({k: v for k, v in measured.items() if not math.isnan(v)}),
             TOLD: ConfigRecord(told),
         }
@@ -76,7 +76,7 @@ def _updates(
     from fedtaper.engines.cpu import Client, one_thread
 
     own = Client(e)
-    anchor = torch.from_numpy(w.copy())
+    anchor = torch.from_numpy(w)
     with one_thread():
         loss, accuracy, _ = own.train(client, seed, round_, anchor, a)
     return (own.w - anchor).numpy(), {"train_loss": loss, "train_accuracy": accuracy}

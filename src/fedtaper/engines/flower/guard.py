@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from flwr.app import Message
 
+from fedtaper.engines.flower import wire
 from fedtaper.engines.flower.client import METRICS, SCHEDULE_KEYS, TOLD, UPDATE, as_numbers
 from fedtaper.schedules import Schedule
 
@@ -17,9 +18,9 @@ class FaultError(Exception):
 
 
 class Answer(NamedTuple):
-    """A good answer: the update, its size, and what the site measured."""
+    """A good answer: the update in pieces, its size, and what the site measured."""
 
-    update: Any
+    update: list[Any]
     norm: float
     measured: dict[str, float]
 
@@ -39,22 +40,32 @@ def checked_update(reply: Message, like: Any, site: str, round_: int, schedule: 
     except (KeyError, TypeError, ValueError) as trouble:
         raise FaultError(f"a part is missing or malformed: {_short(trouble)}") from None
     _check_told(told, site, round_, schedule)
-    if list(arrays.keys()) != ["0"]:
-        raise FaultError(f"wrong keys: {_short(list(arrays.keys()))} in place of ['0']")
-    try:
-        update = arrays["0"].numpy()
-    except Exception as trouble:  # bytes from elsewhere may break the decoder in any way
-        raise FaultError(f"its array cannot be decoded: {_short(trouble)}") from None
-    if update.dtype != like.dtype:
-        raise FaultError(f"wrong dtype: {update.dtype} in place of {like.dtype}")
-    if update.shape != like.shape:
-        raise FaultError(f"wrong shape: {update.shape} in place of {like.shape}")
-    with np.errstate(over="ignore", invalid="ignore"):
-        norm = float(np.linalg.norm(update))
-    if not (math.isfinite(norm) or np.all(np.isfinite(update))):  # a norm may overflow honestly
-        count = int((~np.isfinite(update)).sum())
-        raise FaultError(f"{count} of its numbers are not finite")
+    update = _pieces(arrays, like)
+    norm = wire.norm(update)
+    if not math.isfinite(norm):  # a norm may overflow honestly
+        count = sum(int((~np.isfinite(piece)).sum()) for piece in update)
+        if count:
+            raise FaultError(f"{count} of its numbers are not finite")
     return Answer(update, norm, measured)
+
+
+def _pieces(arrays: Any, like: Any) -> list[Any]:
+    wanted = wire.cut(like)
+    keys = [str(i) for i in range(len(wanted))]
+    if list(arrays.keys()) != keys:
+        raise FaultError(f"wrong keys: {_short(list(arrays.keys()))} in place of {_short(keys)}")
+    update = []
+    for key, same in zip(keys, wanted, strict=True):
+        try:
+            piece = wire.piece(arrays[key])
+        except Exception as trouble:  # bytes from elsewhere may break the decoder in any way
+            raise FaultError(f"its array cannot be decoded: {_short(trouble)}") from None
+        if piece.dtype != same.dtype:
+            raise FaultError(f"wrong dtype: {piece.dtype} in place of {same.dtype}")
+        if piece.shape != same.shape:
+            raise FaultError(f"wrong shape: {piece.shape} in place of {same.shape}")
+        update.append(piece)
+    return update
 
 
 def _check_told(told: dict[str, Any], site: str, round_: int, schedule: Schedule) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flwr.app import ArrayRecord, Context, Message, MessageType
+from flwr.app import Context, Message, MessageType
 
+from fedtaper.engines.flower import wire
 from fedtaper.engines.flower.client import MODEL, UPDATE
 
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
@@ -23,8 +24,7 @@ def on_models(mod: Mod) -> Mod:
     ) -> Message:
         if message.metadata.message_type != MessageType.TRAIN:
             return call_next(message, context)
-        record: Any = message.content[MODEL]
-        w = record.to_numpy_ndarrays()[0]
+        w = wire.joined(message.content[MODEL])
 
         def as_model(inner: Message, more: Context) -> Message:
             return _shifted(call_next(inner, more), w)
@@ -36,7 +36,6 @@ def on_models(mod: Mod) -> Mod:
 
 def _shifted(reply: Message, by: Any) -> Message:
     if not reply.has_error():
-        record: Any = reply.content[UPDATE]
-        moved = record.to_numpy_ndarrays()[0] + by
-        reply.content[UPDATE] = ArrayRecord(numpy_ndarrays=[moved.astype(by.dtype)])
+        moved = wire.joined(reply.content[UPDATE]) + by
+        reply.content[UPDATE] = wire.packed(moved.astype(by.dtype))
     return reply

@@ -137,28 +137,37 @@ class Roster:
 def answers(
     grid: Grid, messages: dict[Any, Message], seconds: float, size: int = 0
 ) -> Iterator[tuple[Any, Message]]:
-    """Send, and give each answer as it arrives, until all are there or the time is over.
+    """Send, and give the answers in the order of the messages, whoever is there first.
 
-    Flower's own loop looks every three seconds; this one starts at once and slows down. It
-    takes in only a few answers together if each has many bytes (``size``).
+    An answer is given as soon as those before it are; at the end of the time, without those
+    that are missing. Flower's own loop looks every three seconds; this one starts at once and
+    slows down. Where each answer has many bytes (``size``), few are taken in together, and
+    those that are far from their turn wait at the SuperLink.
     """
     ids = list(grid.push_messages(list(messages.values())))
-    waiting = {one: key for one, key in zip(ids, messages, strict=True) if one}
+    turn = {one: key for one, key in zip(ids, messages, strict=True) if one}
     messages.clear()
     end, pause = time.monotonic() + seconds, FIRST_PAUSE
     few = max(1, TOGETHER // (size + 1))
-    while waiting:
-        before = list(waiting)
-        for low in range(0, len(before), few):
-            replies = list(grid.pull_messages(before[low : low + few]))
-            while replies:
-                reply = replies.pop()
-                key = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if key is not None:
-                    yield key, reply
-                del reply
-        if time.monotonic() > end:
-            return
-        pause = FIRST_PAUSE if len(waiting) < len(before) else min(pause * 1.3, LONGEST_PAUSE)
-        if waiting:
+    near = max(few, len(turn) - 2)  # so that no more models are held than are in flight
+    early: dict[str, Message] = {}
+    while turn and time.monotonic() <= end:
+        before = len(turn) - len(early)
+        wanted = [one for one in list(turn)[:near] if one not in early]
+        for low in range(0, len(wanted), few):
+            early |= _arrived(grid, wanted[low : low + few])
+            while turn and next(iter(turn)) in early:
+                one = next(iter(turn))
+                yield turn.pop(one), early.pop(one)
+        pause = FIRST_PAUSE if len(turn) - len(early) < before else min(pause * 1.3, LONGEST_PAUSE)
+        if turn:
             time.sleep(pause)
+    for one, key in turn.items():
+        early |= {} if one in early else _arrived(grid, [one])
+        if one in early:
+            yield key, early.pop(one)
+
+
+def _arrived(grid: Grid, ids: list[str]) -> dict[str, Message]:
+    found = {reply.metadata.reply_to_message_id: reply for reply in grid.pull_messages(ids)}
+    return {one: reply for one, reply in found.items() if one in ids}

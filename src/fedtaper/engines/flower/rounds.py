@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +12,12 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedtaper.audit.directions import SKETCH, sketch
+from fedtaper.audit.directions import SKETCH
 from fedtaper.engines import KEEP_DIM, Block, State
+from fedtaper.engines.flower import wire
 from fedtaper.engines.flower.client import MODEL, ORDER, as_numbers
 from fedtaper.engines.flower.guard import Answer, FaultError, checked_update
+from fedtaper.engines.flower.intake import Intake
 from fedtaper.engines.flower.roster import Roster, Site, answers
 from fedtaper.engines.flower.watch import Watch
 from fedtaper.errors import FedtaperError
@@ -78,7 +79,8 @@ class Session:
             began, before = time.perf_counter(), self.w
             self.moves = None if block.updates is None else block.updates[0, k]
             norms, measured = self._round()
-            if not np.all(np.isfinite(self.w)):
+            change = wire.norm(new - old for new, old in _pairs(self.w, before))
+            if not (np.isfinite(change) or np.all(np.isfinite(self.w))):
                 state.dead_round[0], state.dead_client[0] = (
                     state.round + 1,
                     int(np.nan_to_num(norms).argmax()),
@@ -92,8 +94,8 @@ class Session:
             if block.w is not None:
                 block.w[0, k] = self.w
             if block.metrics is not None:
-                values = {"change": float(np.linalg.norm(self.w - before)), **measured}
-                values |= self._scores()
+                del before
+                values = {"change": change, **measured, **self._scores()}
                 block.metrics = _noted(block.metrics, values, rounds, k)
             notes = {"answered": self.answered, "seconds": time.perf_counter() - began}
             notes |= {} if self.network else measured
@@ -106,20 +108,20 @@ class Session:
         e, k = self.e, self.state.round
         asked = np.flatnonzero(e.present(k, k + 1, int(self.state.seeds[0]))[0]).tolist()
         for attempt in range(self.federation.retries + 1):
-            found = self._updates(asked, k)
-            if len(found) >= min(self.federation.enough, len(asked)):
-                return self._aggregate(found, asked)
-            self.roster.tell(k + 1, "", "no-quorum", f"{len(found)} of {len(asked)} answers")
+            intake = self._taken_in(asked, k)
+            if intake.count >= min(self.federation.enough, len(asked)):
+                return self._step(intake)
+            self.roster.tell(k + 1, "", "no-quorum", f"{intake.count} of {len(asked)} answers")
             if attempt < self.federation.retries:
                 time.sleep(RETRY_PAUSE)
         raise FedtaperError(
-            f"round {k + 1} has no quorum: {len(found)} good answers, {self.federation.enough} "
+            f"round {k + 1} has no quorum: {intake.count} good answers, {self.federation.enough} "
             f"needed, after {self.federation.retries + 1} attempts. The rounds before it are "
             "kept: see events.jsonl, and resume"
         )
 
-    def _updates(self, asked: list[int], k: int) -> dict[int, Answer]:
-        """The good updates of those who were asked, by client, in the order of the clients."""
+    def _taken_in(self, asked: list[int], k: int) -> Intake:
+        """The good updates of those who were asked, added up in the order of the clients."""
         here = self.roster.present()
         names = self.federation.sites
         for i in asked:
@@ -127,21 +129,21 @@ class Session:
                 self.roster.tell(k + 1, names[i], "lost", "not connected")
         messages = self.messages({i: here[names[i]] for i in asked if names[i] in here})
         waiting = set(messages)
-        found = {}
+        intake = Intake(self.e, k, self.w, asked, self.moves)
         for i, reply in answers(self.grid, messages, self.federation.deadline, self.w.nbytes):
             waiting.discard(i)
             answer = self.checked(i, reply, k)
-            del reply  # its bytes: the next may be as large
             if answer is not None:
-                found[i] = answer
+                intake.add(i, answer)
+            del reply, answer  # their bytes: the next may be as large
         for i in sorted(waiting):
             why = f"no answer in {self.federation.deadline:g} s"
             self.roster.tell(k + 1, names[i], "late", why)
-        return dict(sorted(found.items()))  # sums do not depend on who answers first
+        return intake
 
     def messages(self, sites: dict[int, Site]) -> dict[int, Message]:
         """One message a site; they share one copy of the model."""
-        model = ArrayRecord(numpy_ndarrays=[self.w])
+        model = wire.packed(self.w)
         return {i: self._message(i, site, model) for i, site in sites.items()}
 
     def _message(self, client: int, site: Site, model: ArrayRecord) -> Message:
@@ -167,30 +169,12 @@ class Session:
             self.roster.tell(k + 1, name, kind, str(fault))
             return None
 
-    def _aggregate(self, found: dict[int, Answer], asked: list[int]) -> Any:
-        """The server rule's step on the weighted sum of the updates; the absent add nothing.
-
-        The size of an update is NaN where a site was asked and does not count.
-        """
-        e, k = self.e, self.state.round
-        weights = e.server_weights(e.step_sums(k, k + 1))[0]
-        norms = np.zeros(e.num_clients)
-        norms[asked] = np.nan
-        self.answered = len(found)
-        if self.moves is not None:
-            self.moves[asked] = np.nan
-        told = [answer.measured for answer in found.values()]
-        total: Any = np.zeros(1, self.w.dtype)
-        for i in list(found):
-            update, norms[i], _ = found.pop(i)
-            if self.moves is not None:
-                self.moves[i] = sketch(update) if self.network else update
-            update *= float(weights[i])  # in place, and no more held than must be: models are large
-            update += total
-            total = update
+    def _step(self, intake: Intake) -> tuple[Any, dict[str, float]]:
+        """The server rule's step on the weighted sum of the updates; the absent add nothing."""
+        self.answered = intake.count
         with np.errstate(over="ignore", invalid="ignore"):
-            self.w, self.memory = e.server.step(self.w, total, self.memory)
-        return norms, _means(told)
+            self.w, self.memory = self.e.server.step(self.w, intake.total, self.memory)
+        return intake.norms, intake.measured()
 
     def _scores(self) -> dict[str, float]:
         """The shared model's own metrics, on the server."""
@@ -226,10 +210,8 @@ def event_log(out: Path | None, say: Callable[[str], None]) -> Callable[..., Non
     return tell
 
 
-def _means(rows: list[dict[str, float]]) -> dict[str, float]:
-    names = dict.fromkeys(name for row in rows for name in row)
-    values = {name: [row[name] for row in rows if name in row] for name in names}
-    return {name: float(np.mean(v)) for name, v in values.items() if all(map(math.isfinite, v))}
+def _pairs(new: Any, old: Any) -> Any:
+    return zip(wire.cut(new), wire.cut(old), strict=True)
 
 
 def _noted(into: dict[str, Any], values: dict[str, Any], rounds: int, k: int) -> dict[str, Any]:

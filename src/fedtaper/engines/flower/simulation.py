@@ -15,6 +15,7 @@ from fedtaper import store
 from fedtaper.errors import FedtaperError
 from fedtaper.experiment import Experiment, Run
 from fedtaper.federation import Federation, numbered
+from fedtaper.logs import Log
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -32,6 +33,7 @@ def run(
     resume: bool = False,
     thin: int | None = None,
     updates: bool = False,
+    log: Log | None = None,
 ) -> Run:
     """An experiment on simulated Flower sites, one a client."""
     _flower()
@@ -42,7 +44,7 @@ def run(
         from fedtaper.engines.flower.source import PickledSource
 
         source = PickledSource(_pickled(experiment, federation, Path(folder)))
-        return _simulated(source, out, resume, thin=thin, updates=updates)
+        return _simulated(source, out, resume, thin=thin, updates=updates, log=log)
 
 
 def run_file(
@@ -52,6 +54,7 @@ def run_file(
     resume: bool = False,
     thin: int | None = None,
     updates: bool = False,
+    log: Log | None = None,
 ) -> Run:
     """A federation file on simulated Flower sites; its task is imported from the app around it."""
     _flower()
@@ -63,7 +66,7 @@ def run_file(
         return store.load(out)
     root = app_of(path) if path.is_file() else None
     source = FileSource(str(path), str(root or path.parent))
-    return _simulated(source, out, resume, thin=thin, updates=updates)
+    return _simulated(source, out, resume, thin=thin, updates=updates, log=log)
 
 
 def _simulated(source: Any, out: str | Path | None, resume: bool, **how: Any) -> Run:

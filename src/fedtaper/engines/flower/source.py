@@ -13,6 +13,7 @@ from typing import Any
 from fedtaper.errors import FedtaperError
 from fedtaper.experiment import Experiment
 from fedtaper.federation import Federation, Plan, read_plan
+from fedtaper.logs import Log
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,11 @@ class FileSource:
     def federation(self) -> Federation:
         """Who takes part."""
         return self.plan.federation
+
+    @property
+    def log(self) -> Log | None:
+        """Where else the numbers go."""
+        return self.plan.log
 
     @cached_property
     def _task(self) -> Any:
@@ -86,6 +92,11 @@ class PickledSource:
     def federation(self) -> Federation:
         """Who takes part."""
         return self._loaded[1]
+
+    @property
+    def log(self) -> Log | None:
+        """Said by the caller, if at all."""
+        return None
 
     def samples(self, site: str) -> int | None:
         """Known from the experiment."""

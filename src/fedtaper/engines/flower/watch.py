@@ -16,14 +16,15 @@ EVERY = 5  # rounds between two looks
 class Watch:
     """Feeds an :class:`fedtaper.Auditor` with what the sites sent."""
 
-    def __init__(
-        self, e: Experiment, sites: tuple[str, ...], tell: Callable[..., None], saved: Any = None
-    ) -> None:
+    def __init__(self, e: Experiment, sites: tuple[str, ...], tell: Callable[..., None]) -> None:
         self.e, self.sites, self.tell = e, sites, tell
         self.auditor = Auditor(e.schedules)  # type: ignore[arg-type]
         self.accused: dict[int, str] = {}
+
+    def catch_up(self, saved: dict[str, Any] | None) -> None:
+        """What was seen before a resume, from its checkpoint."""
         done = 0 if saved is None else saved["norms"].shape[1]
-        if done and saved["round"][done - 1] == done:  # a resume: what was seen before it
+        if saved is not None and done and saved["round"][done - 1] == done:
             for k in range(done):
                 kept = saved["updates"][0, k] if "updates" in saved else None
                 self.add(k, saved["norms"][0, k], kept)
