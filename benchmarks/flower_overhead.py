@@ -1,15 +1,18 @@
-"""What a round costs above Flower's own floor, and how many models the server holds.
+"""What a round costs above Flower's own floor: clients that send 26 MB of weights back.
 
-    python benchmarks/flower_overhead.py [--clients 10] [--rounds 8] [--megabytes 26]
-    python benchmarks/flower_overhead.py --memory [--clients 3]
+    python benchmarks/flower_overhead.py [--clients 10] [--turns 8] [--megabytes 26.3]
 
-The floor: clients that send the weights back as they are, and Flower's own FedAvg, which averages
-them. Ours: clients that send them back as their update, and whole rounds of ``fedtaper.run``: the
-clock, a check of every answer, aggregation, and a checkpoint on disk each round. In one Flower
-simulation, a round of one after a round of the other, so that both meet the same machine.
+Three kinds of round, five of each in turn, in one Flower simulation, so that all meet the same
+machine; the first of five does not count (it meets what the kind before left to be done):
 
-``--memory`` starts a real federation on loopback twice, with this model and with a tiny one, and
-compares the peak memory of the ServerApp's process.
+- echo: the floor. Messages with the weights to every client, which answers with the very record
+  it got, and all answers taken in: nobody looks into them.
+- FedAvg: the same clients, and Flower's own strategy, which averages the answers.
+- ours: clients that unpack the weights and pack them as their update, and whole rounds of
+  ``fedtaper.run``: the clock, a check of every answer, its size, the sum, the server's step, the
+  model's change, and a checkpoint on disk.
+
+For the memory of the server, see flower_memory.py.
 """
 
 from __future__ import annotations
@@ -18,19 +21,12 @@ import argparse
 import os
 import tempfile
 import time
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from flwr.app import (
-    ArrayRecord,
-    ConfigRecord,
-    Message,
-    MessageType,
-    MetricRecord,
-    RecordDict,
-)
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
@@ -42,13 +38,17 @@ from fedtaper.engines.flower.roster import Roster
 from fedtaper.engines.flower.rounds import Rounds, event_log
 from fedtaper.engines.flower.source import PickledSource
 
+KINDS = ("echo", "FedAvg", "ours")
+TURN = 5  # rounds of a kind, one after another
+TICK = 0.1  # seconds between two looks of Flower's: rounds are to begin at any time between
+
 
 class Flat(torch.nn.Module):
     """A model that is only weights: next to no work."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
-        self.w = torch.nn.Parameter(torch.zeros(count))
+        self.w = torch.nn.Parameter(torch.rand(count))
 
 
 def experiment(clients: int, rounds: int, count: int) -> ft.Experiment:
@@ -75,53 +75,58 @@ def client_app(source):
 
     @app.evaluate()
     def echo(message, context):
-        content = RecordDict(
-            {
-                "arrays": message.content["arrays"],
-                "metrics": MetricRecord({"num-examples": 1}),
-            }
-        )
+        told = MetricRecord({"num-examples": 1})
+        content = RecordDict({"arrays": message.content["arrays"], "metrics": told})
         return Message(content, reply_to=message)
 
     return app
 
 
-def floor_round(grid, strategy, arrays) -> tuple[float, float]:
-    """Seconds of a round by Flower's own FedAvg, and of its messages alone."""
+def echo_round(grid, arrays) -> float:
+    """Seconds of a round of messages alone."""
+    began = time.perf_counter()
+    nodes = list(grid.get_node_ids())
+    messages = [Message(RecordDict({"arrays": arrays}), n, MessageType.EVALUATE) for n in nodes]
+    assert len(list(grid.send_and_receive(messages))) == len(nodes)
+    return time.perf_counter() - began
+
+
+def fedavg_round(strategy, grid, arrays) -> float:
+    """Seconds of a round by Flower's own FedAvg."""
     began = time.perf_counter()
     messages = [
         Message(m.content, m.metadata.dst_node_id, MessageType.EVALUATE)
         for m in strategy.configure_train(1, arrays, ConfigRecord(), grid)
     ]
-    replies = list(grid.send_and_receive(messages))
-    sent = time.perf_counter() - began
-    assert len(replies) == len(list(grid.get_node_ids()))
-    made, _ = strategy.aggregate_train(1, replies)
-    made.to_numpy_ndarrays()
-    return time.perf_counter() - began, sent
+    strategy.aggregate_train(1, list(grid.send_and_receive(messages)))
+    return time.perf_counter() - began
 
 
 class Interleaved(Rounds):
-    """Before each round of ours, one of the floor's."""
+    """Before each turn of ours, one of each other kind."""
 
     def __init__(self, *words) -> None:
         super().__init__(*words)
-        self.floor: list[tuple[float, float]] = []
-        self.strategy = FedAvg(
-            fraction_train=1.0, fraction_evaluate=0.0, min_available_nodes=len(words[1].sites)
-        )
-        self.ours: list[float] = []
+        self.seconds = {kind: [] for kind in KINDS}
+        self.last, self.count = 0.0, 0
+        self.phase = np.random.default_rng(0)
 
     def start(self, e, state):
-        """Time both."""
+        """Time them all."""
         session = super().start(e, state)
-        advance = session.advance
-        self.last = 0.0
+        advance, sites = session.advance, len(self.federation.sites)
+        strategy = FedAvg(1.0, fraction_evaluate=0.0, min_available_nodes=sites)
+        others = {"echo": echo_round, "FedAvg": partial(fedavg_round, strategy)}
 
         def timed(rounds):
             if self.last:  # a round of ours ends where the next begins: checkpoint and all
-                self.ours.append(time.perf_counter() - self.last)
-            self.floor.append(floor_round(self.grid, self.strategy, ArrayRecord([session.w])))
+                self.seconds["ours"].append(time.perf_counter() - self.last)
+            for kind in KINDS[:2] if self.count % TURN == 0 else ():
+                for _ in range(TURN):
+                    time.sleep(self.phase.uniform(0, TICK))
+                    seconds = others[kind](self.grid, ArrayRecord([session.w]))
+                    self.seconds[kind].append(seconds)
+            self.count += 1
             self.last = time.perf_counter()
             return advance(rounds)
 
@@ -129,7 +134,7 @@ class Interleaved(Rounds):
         return session
 
 
-def overhead(clients: int, rounds: int, count: int) -> None:
+def measured(clients: int, rounds: int, count: int) -> dict[str, list[float]]:
     e = experiment(clients, rounds, count)
     federation = ft.Federation(tuple(f"site-{i}" for i in range(clients)))
     found = []
@@ -143,8 +148,8 @@ def overhead(clients: int, rounds: int, count: int) -> None:
             roster = Roster(grid, federation, event_log(out, print))
             roster.wait(60, clients)
             engine = Interleaved(grid, federation, roster)
-            ft.run(replace(e), engine=engine, out=out, progress=False)
-            found.append((engine.floor, engine.ours))
+            ft.run(e, engine=engine, out=out, progress=False)
+            found.append(engine.seconds)
 
         with simulation._quiet():
             simulation._flower()(
@@ -153,133 +158,31 @@ def overhead(clients: int, rounds: int, count: int) -> None:
                 num_supernodes=clients,
                 backend_config=simulation._backend(clients),
             )
-    floor, bare = np.array(found[0][0][1:-1]).T
-    ours = np.array(found[0][1][1:])
-    size = 4 * count / 1e6
-    print(f"{clients} clients, {size:.0f} MB of weights, {len(ours)} rounds of each, in turn")
-    for name, row in (("messages", bare), ("FedAvg", floor), ("ours", ours)):
-        print(f"{name:9s} median {np.median(row):.3f} s   best {row.min():.3f} s")
-    print(f"ours / FedAvg: medians {np.median(ours) / np.median(floor):.3f}, ", end="")
-    print(f"best {ours.min() / floor.min():.3f}")
+    return found[0]
 
 
-TASK = """
-import torch
-from fedtaper import Task
-
-class Flat(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.w = torch.nn.Parameter(torch.zeros({count}))
-
-task = Task(
-    loss=lambda model, x: (model.w[:8] * x.mean()).sum(),
-    init=Flat,
-    data=lambda site: torch.ones(4),
-)
-"""
-FEDERATION = """
-[experiment]
-rounds = 3
-local_steps = 1
-batch_size = 4
-[problem]
-kind = "custom"
-[[schedules]]
-c = 0.1
-delta = 0.8
-clients = {clients}
-[federation]
-sites = [{sites}]
-task = "flat.task:task"
-"""
-
-
-FLOOR = """
-from pathlib import Path
-import numpy as np
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
-from flwr.serverapp.strategy import FedAvg
-import fedtaper.engines.flower.apps, torch
-
-server_app = ServerApp()
-client_app = ClientApp()
-
-@client_app.train()
-def train(message, context):
-    arrays = message.content["arrays"]
-    told = MetricRecord({{"num-examples": 1}})
-    return Message(RecordDict({{"arrays": arrays, "metrics": told}}), reply_to=message)
-
-@server_app.main()
-def main(grid, context):
-    strategy = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes={clients},
-                      min_available_nodes={clients})
-    strategy.start(grid, ArrayRecord([np.zeros({count}, np.float32)]), num_rounds=3)
-    out = Path(context.run_config["out"])
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "run.npz").touch()
-"""
-
-
-def peak(clients: int, count: int, floor: bool = False) -> float:
-    """Peak memory of the ServerApp's process in MB."""
-    from fedtaper.deploy import processes
-    from fedtaper.deploy.local import LocalFederation
-    from fedtaper.deploy.scaffold import new_app
-
-    with tempfile.TemporaryDirectory() as folder:
-        app = new_app("flat", folder)
-        (app / "flat" / "task.py").write_text(TASK.format(count=count))
-        sites = ", ".join(f'"site-{i}"' for i in range(clients))
-        file = app / "flat" / "federation.toml"
-        file.write_text(FEDERATION.format(clients=clients, sites=sites))
-        if floor:
-            (app / "flat" / "floor.py").write_text(FLOOR.format(clients=clients, count=count))
-            settings = (app / "pyproject.toml").read_text()
-            ours = "fedtaper.engines.flower.apps:"
-            (app / "pyproject.toml").write_text(settings.replace(ours, "flat.floor:"))
-        with LocalFederation(file, Path(folder) / "local") as local:
-            local.submit()
-            high, end = 0.0, time.monotonic() + 400
-            while not store.is_complete(local.run_folder) and time.monotonic() < end:
-                for pid in processes.descendants(local.superlink.pid):
-                    if "flwr-serverapp" in processes.command_line(pid):
-                        high = max(high, _high_water(pid))
-                time.sleep(0.1)
-            assert store.is_complete(local.run_folder), local.trouble("")
-            return high
-
-
-def _high_water(pid: int) -> float:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return 0.0
-    return next((float(x.split()[1]) / 1e3 for x in lines if x.startswith("VmHWM")), 0.0)
-
-
-def memory(clients: int, count: int) -> None:
-    size = 4 * count / 1e6
-    print(f"{clients} sites on loopback, {size:.0f} MB of weights, TLS; ServerApp's peak memory")
-    for name, floor in (("FedAvg", True), ("ours", False)):
-        small, large = peak(clients, 100, floor), peak(clients, count, floor)
-        models = (large - small) / size
-        print(f"{name:7s} {large:.0f} MB, {small:.0f} MB with a tiny model: {models:.1f} models")
+def main() -> None:
+    words = argparse.ArgumentParser()
+    words.add_argument("--clients", type=int, default=10)
+    words.add_argument("--turns", type=int, default=8)
+    words.add_argument("--megabytes", type=float, default=26.3)
+    given = words.parse_args()
+    # one round more: the last of ours has no successor; and the first turn is a warm-up
+    rounds = TURN * (given.turns + 1)
+    seconds = measured(given.clients, rounds + 1, int(given.megabytes * 1e6 / 4))
+    rows = {
+        kind: np.array(values[:rounds]).reshape(-1, TURN)[1:, 1:].ravel()
+        for kind, values in seconds.items()
+    }
+    print(f"{given.clients} clients, {given.megabytes:g} MB, {rows['ours'].size} rounds of each")
+    ways = {"median": np.median, "mean": np.mean, "best": np.min}
+    for kind, row in rows.items():
+        print(f"{kind:7s}", *(f"{name} {way(row):.3f} s  " for name, way in ways.items()))
+    for kind in KINDS[:2]:
+        above = {name: way(rows["ours"]) / way(rows[kind]) - 1 for name, way in ways.items()}
+        print(f"ours above {kind}:", *(f"{name} {x:+.1%}  " for name, x in above.items()))
 
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    words = argparse.ArgumentParser()
-    words.add_argument("--clients", type=int, default=10)
-    words.add_argument("--rounds", type=int, default=8)
-    words.add_argument("--megabytes", type=float, default=26.3)
-    words.add_argument("--memory", action="store_true")
-    given = words.parse_args()
-    weights = int(given.megabytes * 1e6 / 4)
-    if given.memory:
-        memory(given.clients, weights)
-    else:
-        overhead(given.clients, given.rounds, weights)
+    main()

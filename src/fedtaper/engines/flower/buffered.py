@@ -17,7 +17,7 @@ import numpy as np
 from fedtaper.engines.flower import wire
 from fedtaper.engines.flower.guard import Answer
 from fedtaper.engines.flower.intake import Intake
-from fedtaper.engines.flower.roster import FIRST_PAUSE, LONGEST_PAUSE
+from fedtaper.engines.flower.roster import FIRST_PAUSE, LONGEST_PAUSE, SLOWER
 from fedtaper.engines.flower.rounds import Session
 from fedtaper.errors import FedtaperError
 
@@ -39,7 +39,7 @@ class BufferedSession(Session):
             self._send()
             got = self._arrived(self.federation.buffer - len(buffer))
             buffer += got
-            pause = FIRST_PAUSE if got else min(pause * 1.3, LONGEST_PAUSE)
+            pause = FIRST_PAUSE if got else min(pause * SLOWER, LONGEST_PAUSE)
             if time.monotonic() > end:
                 raise FedtaperError(
                     f"round {self.state.round + 1} has {len(buffer)} of the "
@@ -92,7 +92,7 @@ class BufferedSession(Session):
             total[client] = answer
         buffer.clear()
         everyone = list(range(self.e.num_clients))
-        intake = Intake(self.e, self.state.round, self.w, everyone, self.moves)
+        intake = Intake(self.e, self.state.round, self.room, everyone, self.moves)
         for client in sorted(total):
             intake.add(client, total.pop(client))
         norms, measured = self._step(intake)

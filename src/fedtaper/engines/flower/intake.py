@@ -20,10 +20,11 @@ class Intake:
     where updates are to be kept (networks: a sketch of them).
     """
 
-    def __init__(self, e: Experiment, k: int, w: Any, asked: list[int], moves: Any) -> None:
+    def __init__(self, e: Experiment, k: int, room: Any, asked: list[int], moves: Any) -> None:
         self.weights = e.server_weights(e.step_sums(k, k + 1))[0]
         self.network = hasattr(e.problem, "batch_loss")
-        self.total = np.zeros(len(w), w.dtype)  # no memory until it is written to
+        self.total = room  # used again in every round: fresh memory costs more than the sum
+        self.total[:] = 0.0
         self.norms = np.zeros(e.num_clients)
         self.norms[asked] = np.nan
         self.moves = moves

@@ -16,7 +16,8 @@ from fedtaper.federation import Federation
 from fedtaper.schedules import Schedule
 
 TOGETHER = 2**23  # bytes of answers that are taken in together
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between two looks for answers
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0  # seconds between two looks for answers
+SLOWER = 1.2  # each pause beside the one before
 QUERY_SECONDS = 300.0  # how long a node may take to say who it is: a first start is slow
 ASK_AGAIN = 10.0  # seconds until a node that could not say is asked again
 
@@ -159,7 +160,9 @@ def answers(
             while turn and next(iter(turn)) in early:
                 one = next(iter(turn))
                 yield turn.pop(one), early.pop(one)
-        pause = FIRST_PAUSE if len(turn) - len(early) < before else min(pause * 1.3, LONGEST_PAUSE)
+        pause = (
+            FIRST_PAUSE if len(turn) - len(early) < before else min(pause * SLOWER, LONGEST_PAUSE)
+        )
         if turn:
             time.sleep(pause)
     for one, key in turn.items():

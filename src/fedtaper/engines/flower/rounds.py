@@ -61,6 +61,7 @@ class Session:
         self.w = state.w[0].astype(self.dtype)
         self.memory = tuple(array[0].astype(self.dtype) for array in state.memory)
         self.module: Any = None
+        self.room = np.empty_like(self.w)  # where updates are added up
         self.sync()
 
     def advance(self, rounds: int) -> Block:
@@ -129,7 +130,7 @@ class Session:
                 self.roster.tell(k + 1, names[i], "lost", "not connected")
         messages = self.messages({i: here[names[i]] for i in asked if names[i] in here})
         waiting = set(messages)
-        intake = Intake(self.e, k, self.w, asked, self.moves)
+        intake = Intake(self.e, k, self.room, asked, self.moves)
         for i, reply in answers(self.grid, messages, self.federation.deadline, self.w.nbytes):
             waiting.discard(i)
             answer = self.checked(i, reply, k)
