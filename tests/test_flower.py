@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 import fedtaper as ft
 from fedtaper import store
+from fedtaper.deploy.files import Ports, write_deployment
+from fedtaper.deploy.scaffold import new_app
 from fedtaper.engines.flower.apps import serve
 from fedtaper.engines.flower.client import site_name
 from fedtaper.engines.flower.privacy import on_models
@@ -384,6 +386,21 @@ def test_a_task_run_can_be_read_without_its_code(tmp_path):
     found = store.load(tmp_path / "run")
     np.testing.assert_allclose(found.experiment.influence().effective, e.influence().effective)
     assert ft.report([tmp_path / "run"], tmp_path / "page.html").is_file()
+
+
+def test_a_deployment_inside_the_app_does_not_copy_itself_nor_the_keys_of_another(tmp_path):
+    app = new_app("mine", tmp_path)
+    file = app / "mine" / "federation.toml"
+    (app / "runs").mkdir()
+    write_deployment(file, app / "first", "localhost", Ports())
+    (app / "first" / "server" / "server.key").write_text("secret")
+    write_deployment(file, app / "second", "localhost", Ports())
+    for name in ("first", "second"):
+        copied = {str(x.relative_to(app / name / "app")) for x in (app / name / "app").rglob("*")}
+        assert copied == {
+            "README.md", "pyproject.toml", "mine", "mine/__init__.py", "mine/task.py",
+            "mine/federation.toml",
+        }  # fmt: skip
 
 
 def with_mods(e, *mods):

@@ -2,10 +2,14 @@
 
 import json
 import os
+import shutil
 import signal
+import ssl
 import stat
 import subprocess
 import time
+import urllib.error
+import urllib.request
 
 import numpy as np
 import pytest
@@ -253,6 +257,92 @@ def test_a_new_app_rehearses_as_it_is(tmp_path):
         run = local.run(seconds=400)
     assert run.metrics["test_accuracy"][-1] > 0.7
     assert run.metrics["answered"].tolist() == [3] * 5
+
+
+@pytest.mark.federation
+def test_buffered_rounds_over_real_processes(tmp_path):
+    text = REGRESSION.replace('kind = "adam"', 'kind = "average"')
+    file = written(tmp_path, text, rounds=8, more="buffer = 2\n")
+    with LocalFederation(file, tmp_path / "local") as local:
+        run = local.run(seconds=400)
+    assert ((run.metrics["answered"] == 1) | (run.metrics["answered"] == 2)).all()
+    assert run.metrics["staleness"].max() > 0, "the third site's update was based on an older model"
+    assert (np.nansum(run.update_norms, axis=0) > 0).all(), "everybody counted at some time"
+    steps = np.diff(np.vstack([run.w0, run.w]), axis=0)
+    np.testing.assert_allclose(steps, np.nansum(run.updates, axis=1) / 3, atol=1e-12)
+
+
+PROXY = """
+daemon off;
+{user}
+pid {folder}/nginx.pid;
+error_log {folder}/nginx.log;
+events {{}}
+http {{
+    access_log {folder}/access.log;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    include {server}/proxy.conf;
+}}
+"""
+
+
+class Proxied(LocalFederation):
+    """Sites go through nginx with the proxy.conf that is written for the server."""
+
+    def start_superlink(self):
+        super().start_superlink()
+        folder = self.folder / "nginx"
+        folder.mkdir()
+        user = "user root;" if os.geteuid() == 0 else ""
+        conf = PROXY.format(folder=folder, server=self.server, user=user)
+        (folder / "nginx.conf").write_text(conf)
+        command = ["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")]
+        self.nginx = processes.start(command, folder / "out.log", self._env(), folder)
+        processes.wait_for_port(self.ports.public, self.nginx, folder / "nginx.log", 30)
+
+    def start_site(self, site):
+        script = self.folder / "sites" / site / "supernode.sh"
+        text = script.read_text().replace(
+            f"127.0.0.1:{self.port}", f"localhost:{self.ports.public}"
+        )
+        assert f"localhost:{self.ports.public}" in text
+        script.write_text(text)
+        super().start_site(site)
+
+    def __exit__(self, *trouble):
+        super().__exit__(*trouble)
+        processes.stop(self.nginx)
+
+    def answer(self, path):
+        """The HTTP status of a request through the proxy."""
+        trusted = ssl.create_default_context(cafile=str(self.server / "ca.crt"))
+        where = f"https://localhost:{self.ports.public}{path}"
+        request = urllib.request.Request(where, data=b"", method="POST")
+        try:
+            return urllib.request.urlopen(request, context=trusted, timeout=30).status
+        except urllib.error.HTTPError as refused:
+            return refused.code
+
+
+@pytest.mark.federation
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+def test_sites_reach_the_fleet_paths_through_the_proxy_and_nothing_else(tmp_path):
+    file = written(tmp_path, REGRESSION, rounds=2)
+    with Proxied(file, tmp_path / "local") as local:
+        run = local.run(seconds=300)
+        for path in ("/v1/control/start-run", "/v1/runtime/push-messages", "/", "/v1"):
+            assert local.answer(path) == 403, path
+        assert local.answer("/v1/fleet/pull-messages") != 403
+        operator = local.server / "operator" / "config.toml"
+        there = operator.read_text().replace(f":{local.port}", f":{local.ports.public}")
+        operator.write_text(there.replace("127.0.0.1", "localhost"))
+        with pytest.raises(ft.FedtaperError, match="403"):
+            local.submit()
+    same_models(ft.run(ft.read_toml(file), engine="reference"), run, 1e-6)
 
 
 def events(out):

@@ -69,6 +69,9 @@ class Federation:
             declare it; else the server sends each site's.
         buffer: aggregate whenever this many updates have arrived, without waiting for the
             rest (asynchronous); None waits for all who were asked.
+        clipping_norm: central differential privacy: an update larger than this counts as one
+            of this size. It caps influence: see docs/flower.md.
+        noise_multiplier: of the clipping norm: how much noise the server adds to a round's sum.
         nodes: site to node id, where a site is bound to its key: a node that claims a site's
             name with another id is refused.
 
@@ -84,6 +87,8 @@ class Federation:
     wait: float = 300.0
     own_schedules: bool = False
     buffer: int | None = None
+    clipping_norm: float | None = None
+    noise_multiplier: float = 0.0
     nodes: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -101,6 +106,7 @@ class Federation:
             value = getattr(self, name)
             if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
                 raise FedtaperError(f"{name} must be a number of seconds above 0, not {value!r}")
+        self._check_privacy()
         whole("retries", self.retries, low=0)
         for name in ("quorum", "buffer"):
             value = getattr(self, name)
@@ -111,6 +117,16 @@ class Federation:
         for name in self.nodes:
             if name not in self.sites:
                 raise FedtaperError(f"nodes: there is no site {name!r}{nearest(name, self.sites)}")
+
+    def _check_privacy(self) -> None:
+        for name in ("clipping_norm", "noise_multiplier"):
+            value = getattr(self, name)
+            if value is not None and not (
+                isinstance(value, (int, float)) and 0 <= value < math.inf
+            ):
+                raise FedtaperError(f"{name} must be a finite number, not {value!r}")
+        if self.clipping_norm == 0 or (self.noise_multiplier and self.clipping_norm is None):
+            raise FedtaperError("noise needs a clipping_norm, and that must be above 0")
 
     @property
     def enough(self) -> int:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import tomllib
+from functools import partial
 from pathlib import Path
 
 from fedtaper.errors import FedtaperError
 from fedtaper.federation import read_plan
 
+SERVER_SCRIPT = "server/superlink.sh"  # by which a folder is known as a deployment
 PYPROJECT = """\
 [build-system]
 requires = ["setuptools>=77"]
@@ -67,13 +69,21 @@ def app_of(file: Path) -> Path | None:
     return None
 
 
+def _not_of_the_app(target: Path, folder: str, names: list[str]) -> set[str]:
+    """What lies in an app's folder and is not to be copied: runs, and deployments with keys."""
+    hidden = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "runs")(folder, names)
+    places = {name: Path(folder).resolve() / name for name in names}
+    inside = {name for name, place in places.items() if place in target.resolve().parents}
+    deployed = {name for name, place in places.items() if (place / SERVER_SCRIPT).is_file()}
+    return set(hidden) | inside | deployed
+
+
 def write_app(file: Path, target: Path) -> Path:
     """The app of a federation file, in ``target``: a copy of the user's own, or one made here."""
     plan = read_plan(file)
     own = app_of(file)
     if own is not None:
-        skip = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "runs", "deployment*")
-        shutil.copytree(own, target, ignore=skip, dirs_exist_ok=True)
+        shutil.copytree(own, target, ignore=partial(_not_of_the_app, target), dirs_exist_ok=True)
         return target
     if plan.federation.task is not None:
         raise FedtaperError(

@@ -44,11 +44,9 @@ class LocalFederation:
                 raise FedtaperError(f"the program {program} is not installed")
         if not (Path(sys.executable).parent / "flower-superlink").is_file():
             raise FedtaperError('Flower is not installed: pip install "fedtaper[flower]"')
-        link, first = _ports(file)
-        self.port = link
-        self.federation = write_deployment(
-            file, self.folder, "localhost", Ports(link, 0, first), direct=True
-        )
+        self.ports = _ports(file)
+        self.port = self.ports.superlink
+        self.federation = write_deployment(file, self.folder, "localhost", self.ports, direct=True)
         self.nodes: dict[str, str] = {}
         self.before: Any = None
         self.superlink: subprocess.Popen[bytes] | None = None
@@ -192,17 +190,16 @@ def _leave(number: int, frame: Any) -> None:
     raise SystemExit(128 + number)
 
 
-def _ports(file: str | Path) -> tuple[int, int]:
-    """A free port for the SuperLink, and the first of a free stretch for the SuperNodes."""
+def _ports(file: str | Path) -> Ports:
+    """Free ports; the SuperNodes take a stretch of them."""
     from fedtaper.federation import read_plan
 
     count = len(read_plan(file).federation.sites)
     for _ in range(50):
-        link, first = processes.free_ports(2)
-        if all(processes.is_free(first + i) for i in range(count)) and link not in range(
-            first, first + count
-        ):
-            return link, first
+        link, public, first = processes.free_ports(3)
+        nodes = range(first, first + count)
+        if all(map(processes.is_free, nodes)) and link not in nodes and public not in nodes:
+            return Ports(link, public, first)
     raise FedtaperError("no free ports on 127.0.0.1")
 
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from fedtaper.engines.flower import wire
 from fedtaper.engines.flower.guard import Answer
-from fedtaper.engines.flower.intake import Intake
 from fedtaper.engines.flower.roster import FIRST_PAUSE, LONGEST_PAUSE, SLOWER
 from fedtaper.engines.flower.rounds import Session
 from fedtaper.errors import FedtaperError
@@ -91,8 +90,7 @@ class BufferedSession(Session):
                 answer = Answer(update, wire.norm(update), answer.measured)
             total[client] = answer
         buffer.clear()
-        everyone = list(range(self.e.num_clients))
-        intake = Intake(self.e, self.state.round, self.room, everyone, self.moves)
+        intake = self.intake(list(range(self.e.num_clients)))
         for client in sorted(total):
             intake.add(client, total.pop(client))
         norms, measured = self._step(intake)

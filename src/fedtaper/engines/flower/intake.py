@@ -20,7 +20,16 @@ class Intake:
     where updates are to be kept (networks: a sketch of them).
     """
 
-    def __init__(self, e: Experiment, k: int, room: Any, asked: list[int], moves: Any) -> None:
+    def __init__(
+        self,
+        e: Experiment,
+        k: int,
+        room: Any,
+        asked: list[int],
+        moves: Any,
+        clipping_norm: float | None = None,
+    ) -> None:
+        self.limit = clipping_norm
         self.weights = e.server_weights(e.step_sums(k, k + 1))[0]
         self.network = hasattr(e.problem, "batch_loss")
         self.total = room  # used again in every round: fresh memory costs more than the sum
@@ -35,13 +44,30 @@ class Intake:
     def add(self, client: int, answer: Answer) -> None:
         """One more update; the sum depends on the order, so add in that of the clients."""
         update, self.norms[client], measured = answer
-        weight = self.total.dtype.type(self.weights[client])
+        weight = self.total.dtype.type(self.weights[client] * self._clipped(self.norms[client]))
         for here, piece in zip(wire.cut(self.total), update, strict=True):
             here += weight * piece
         if self.moves is not None:
             whole = np.concatenate(update)
             self.moves[client] = sketch(whole) if self.network else whole
         self.told.append(measured)
+
+    def _clipped(self, norm: float) -> float:
+        """By what an update is scaled down."""
+        return 1.0 if self.limit is None or norm <= self.limit else self.limit / norm
+
+    def add_noise(self, multiplier: float) -> None:
+        """Central differential privacy: Gaussian noise for the largest share that one site has.
+
+        With equal weights its standard deviation is that of Flower's own wrapper, multiplier
+        times clipping norm over clients. It comes from the system's entropy, never from the
+        run's seed, which every site knows.
+        """
+        if self.limit is not None and multiplier > 0:
+            deviation = multiplier * self.limit * float(self.weights.max())
+            fresh = np.random.default_rng()
+            for here in wire.cut(self.total):
+                here += fresh.normal(0.0, deviation, len(here)).astype(here.dtype)
 
     @property
     def count(self) -> int:

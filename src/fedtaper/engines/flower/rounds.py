@@ -130,7 +130,7 @@ class Session:
                 self.roster.tell(k + 1, names[i], "lost", "not connected")
         messages = self.messages({i: here[names[i]] for i in asked if names[i] in here})
         waiting = set(messages)
-        intake = Intake(self.e, k, self.room, asked, self.moves)
+        intake = self.intake(asked)
         for i, reply in answers(self.grid, messages, self.federation.deadline, self.w.nbytes):
             waiting.discard(i)
             answer = self.checked(i, reply, k)
@@ -141,6 +141,11 @@ class Session:
             why = f"no answer in {self.federation.deadline:g} s"
             self.roster.tell(k + 1, names[i], "late", why)
         return intake
+
+    def intake(self, asked: list[int]) -> Intake:
+        """An empty sum for this round."""
+        k, limit = self.state.round, self.federation.clipping_norm
+        return Intake(self.e, k, self.room, asked, self.moves, limit)
 
     def messages(self, sites: dict[int, Site]) -> dict[int, Message]:
         """One message a site; they share one copy of the model."""
@@ -157,6 +162,8 @@ class Session:
             "sizes": [int(size) for size in self.e.problem.sizes],
             **as_numbers(self.e.schedules[client]),  # type: ignore[index]
         }
+        if self.federation.clipping_norm is not None:  # for Flower's clipping mods
+            order["clipping_norm"] = float(self.federation.clipping_norm)
         content = RecordDict({ORDER: ConfigRecord(order), MODEL: model})
         return Message(content, site.node, MessageType.TRAIN, ttl=self.federation.deadline + GRACE)
 
@@ -173,6 +180,7 @@ class Session:
     def _step(self, intake: Intake) -> tuple[Any, dict[str, float]]:
         """The server rule's step on the weighted sum of the updates; the absent add nothing."""
         self.answered = intake.count
+        intake.add_noise(self.federation.noise_multiplier)
         with np.errstate(over="ignore", invalid="ignore"):
             self.w, self.memory = self.e.server.step(self.w, intake.total, self.memory)
         return intake.norms, intake.measured()
