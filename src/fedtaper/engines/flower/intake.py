@@ -24,7 +24,7 @@ class Intake:
         self,
         e: Experiment,
         k: int,
-        room: Any,
+        w: Any,
         asked: list[int],
         moves: Any,
         clipping_norm: float | None = None,
@@ -32,8 +32,7 @@ class Intake:
         self.limit = clipping_norm
         self.weights = e.server_weights(e.step_sums(k, k + 1))[0]
         self.network = hasattr(e.problem, "batch_loss")
-        self.total = room  # used again in every round: fresh memory costs more than the sum
-        self.total[:] = 0.0
+        self.total = np.zeros(len(w), w.dtype)  # no memory until it is written to
         self.norms = np.zeros(e.num_clients)
         self.norms[asked] = np.nan
         self.moves = moves

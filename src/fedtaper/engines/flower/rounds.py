@@ -61,7 +61,6 @@ class Session:
         self.w = state.w[0].astype(self.dtype)
         self.memory = tuple(array[0].astype(self.dtype) for array in state.memory)
         self.module: Any = None
-        self.room = np.empty_like(self.w)  # where updates are added up
         self.sync()
 
     def advance(self, rounds: int) -> Block:
@@ -145,7 +144,7 @@ class Session:
     def intake(self, asked: list[int]) -> Intake:
         """An empty sum for this round."""
         k, limit = self.state.round, self.federation.clipping_norm
-        return Intake(self.e, k, self.room, asked, self.moves, limit)
+        return Intake(self.e, k, self.w, asked, self.moves, limit)
 
     def messages(self, sites: dict[int, Site]) -> dict[int, Message]:
         """One message a site; they share one copy of the model."""

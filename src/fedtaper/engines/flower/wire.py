@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-PIECES = 20  # of a model, each a request to the SuperLink
+PIECES = 13  # of a model, each a request to the SuperLink
 SMALLEST, LARGEST = 2**18, 2**22  # bytes of a piece; one object of Flower's (at most 5 MiB)
 NUMPY = "numpy.ndarray"
 
