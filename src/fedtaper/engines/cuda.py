@@ -234,10 +234,7 @@ class Session:
 
     def sync(self) -> None:
         """Bring the State up to date with the models on the device."""
-        for s, w in enumerate(self.w):
-            self.state.w[s] = w.cpu().numpy()
-            for array, value in zip(self.state.memory, self.memory[s], strict=True):
-                array[s] = value.cpu().numpy()
+        cpu.bring_back(self.state, self.w, self.memory)
 
     def close(self) -> None:
         """Free what the device holds."""
