@@ -36,12 +36,12 @@ def test_contraction_agrees_with_the_product():
     d = declared(1)
     a, _ = steps()
     for curvature in (0.1, 1.0, 10.0, 25.0):
-        g, bend, variance, trust = taper._shape(d, np.log([curvature]), np.zeros(1))
+        g, bend, variance, trust = taper.shape(d, np.log([curvature]), np.zeros(1))
         product = 1 - np.prod(1 - a * curvature, axis=1)
         used = trust[0] > 0.5
         assert used.sum() > 50
         assert np.allclose(g[0][used], product[used], rtol=0.015)
-        up = taper._shape(d, np.log([curvature]) + 1e-6, np.zeros(1))[0]
+        up = taper.shape(d, np.log([curvature]) + 1e-6, np.zeros(1))[0]
         assert np.allclose(bend, (up - g) / 1e-6, rtol=1e-3, atol=1e-8)
         damped = np.array(
             [

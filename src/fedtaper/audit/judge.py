@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.audit import directions, robust, taper
+from fedtaper.audit import directions, robust, sizes, taper
 from fedtaper.audit.records import ACCUSATIONS, Verdict
 from fedtaper.audit.taper import Declared, Fit
 
 Array = NDArray[np.float64]
-ACCUSE = {"updates": 3.8, "norms": 2.7, "held-out": 2.5, "peers": 5.0}  # standard errors
+ACCUSE = {"updates": 3.8, "norms": 2.8, "held-out": 2.5, "peers": 5.0}  # standard errors
 RULED_OUT = 0.14  # "as declared" says that an excess of this much is ruled out
 LEAST_ROUNDS = 8
 IDLE_ROUNDS, IDLE_SIZE = 3, 1e-9
@@ -138,13 +138,13 @@ def _fit(trace: Trace, plain: NDArray[np.bool_]) -> tuple[Fit, str]:
         if np.median(fit.explained) > 0.8:
             return fit, "updates"
     logs = np.log(np.where(there & (norms > 0), norms, np.nan))
-    sizes = np.exp(robust.averaged(logs, stretch, 1))
+    merged_norms = np.exp(robust.averaged(logs, stretch, 1))
     if trace.held_out is not None:
-        return taper.fit_peers(sizes, merged, each), "held-out"
-    fit = taper.fit_norms(sizes, merged, each, np.ones(len(norms), dtype=bool))
-    if taper.plausible(fit, merged):
+        return taper.fit_peers(merged_norms, merged, each), "held-out"
+    fit = sizes.fit_sizes(merged_norms, merged, each)
+    if sizes.plausible(fit):
         return fit, "norms"
-    return taper.fit_peers(sizes, merged, each), "peers"
+    return taper.fit_peers(merged_norms, merged, each), "peers"
 
 
 def _idle(trace: Trace) -> NDArray[np.bool_]:
