@@ -69,7 +69,7 @@ def fit_updates(updates: Array, w: Array, declared: Declared, rounds_each: Array
     u = np.where(there[..., None], updates, 0.0)
     curvature, excess, place = _start_updates(u, w, declared, rounds_each)
     centre = float(np.median(curvature))
-    prior = np.full(len(u), 1 / CURVATURE_SPREAD ** 2)
+    prior = np.full(len(u), 1 / CURVATURE_SPREAD**2)
     freedom = np.maximum(there.sum(axis=1) * u.shape[2] - u.shape[2] - 2, 1)
     for _ in range(25):
         g, bend, variance, trust = shape(declared, curvature, excess)
