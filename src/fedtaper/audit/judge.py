@@ -13,7 +13,7 @@ from fedtaper.audit.replay import HeldOut, fit_replayed
 from fedtaper.audit.taper import Declared, Fit
 
 Array = NDArray[np.float64]
-ACCUSE = {"updates": 3.8, "norms": 2.8, "held-out": 3.2, "peers": 5.0}  # standard errors
+ACCUSE = {"updates": 3.8, "norms": 2.5, "held-out": 3.2, "peers": 5.0}  # standard errors
 RULED_OUT = 0.14  # "as declared" says that an excess of this much is ruled out
 LEAST_ROUNDS = 8
 IDLE_ROUNDS, IDLE_SIZE = 3, 1e-9

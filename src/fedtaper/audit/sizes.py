@@ -27,12 +27,13 @@ from fedtaper.audit.taper import EXCESS_SPREAD, Declared, Fit, shape
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-SPREAD = (0.3, 0.7)  # deviation of log curvature among clients: at least, at most
+SPREAD = (0.2, 0.7)  # deviation of log curvature among clients: at least, at most
 COSINE = 0.4  # mean square of the cosine between two clients' directions: 1/d, d unknown
 WALK = 2.0  # variance of the noise across a size's direction, over that along it, as one sees it
 EXACT, SYSTEMATIC = 0.01, 0.004  # what the model leaves out, of a log size and of an excess
 BELIEVED = 3.0  # standard errors from which on an excess counts for where the model settles
 SETTLED = 0.15  # common log size above the later ones from which on the model still arrives
+SCATTER = 2.0  # times the middle variance above which the scatter is the walk's
 FARTHEST = 5.0  # a client's distance counts for at most this many times the middle one's
 
 
@@ -256,10 +257,13 @@ def _error(seen: _Seen, state: _State, look: _Look, inverse: Array) -> Array:
     turned = reply @ look.share.T / np.maximum(1 - look.share.mean(axis=1), 0.05)[:, None]
     np.fill_diagonal(turned, 0.0)
     drift = COSINE * (turned**2 * far**2).sum(axis=1) / distance**2
-    # near its own optimum a client's size is also what the walk makes it
+    # near its own optimum a client's size is what the walk makes it: its scatter shows that too
     place = 3 * np.diag(state.walk)
     usual = (look.weight * place).sum(axis=1) / np.maximum(look.weight.sum(axis=1), 1e-300)
     square = np.maximum(distance**2 - usual, 0.1 * distance**2)
     walk = np.einsum("lk,kj,lj->l", reply, state.walk, reply, optimize=True) / square
-    near = (reply * 0.5 * np.log1p(place / square[:, None])).sum(axis=1)
+    scatter = row_median(look.noise, seen.late)
+    more = 3 * np.maximum(scatter - SCATTER * middle(scatter), 0.0)
+    close = place * np.maximum(1 / square, more / np.maximum(usual, 1e-300))[:, None]
+    near = (reply * 0.5 * np.log1p(close)).sum(axis=1)
     return np.asarray(np.sqrt(own + drift + walk + near**2 + SYSTEMATIC**2), dtype=np.float64)
