@@ -34,6 +34,7 @@ EXACT, SYSTEMATIC = 0.01, 0.004  # what the model leaves out, of a log size and 
 BELIEVED = 3.0  # standard errors from which on an excess counts for where the model settles
 SETTLED = 0.15  # common log size above the later ones from which on the model still arrives
 SCATTER = 2.0  # times the middle variance above which the scatter is the walk's
+BENT = 8.0  # what a motion of the distance's own size adds to its effect, beyond the linear
 FARTHEST = 5.0  # a client's distance counts for at most this many times the middle one's
 
 
@@ -257,6 +258,7 @@ def _error(seen: _Seen, state: _State, look: _Look, inverse: Array) -> Array:
     turned = reply @ look.share.T / np.maximum(1 - look.share.mean(axis=1), 0.05)[:, None]
     np.fill_diagonal(turned, 0.0)
     drift = COSINE * (turned**2 * far**2).sum(axis=1) / distance**2
+    drift = drift * (1 + BENT * state.drift.max() / distance**2)
     # near its own optimum a client's size is what the walk makes it: its scatter shows that too
     place = 3 * np.diag(state.walk)
     usual = (look.weight * place).sum(axis=1) / np.maximum(look.weight.sum(axis=1), 1e-300)
