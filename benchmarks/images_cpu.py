@@ -3,12 +3,16 @@
     python benchmarks/images_cpu.py [--repeats 3]
 
 float32, SGD, batch 32, one local epoch, random 28 x 28 images. Against a plain PyTorch loop
-over the clients with 2 threads and with 1, on the same machine in turn; best of the repeats.
+over the clients with 2 threads and with 1, against pfl in 1 and 2 processes and against Flower's
+simulation where they are installed, on the same machine in turn; best of the repeats.
 """
 
 import argparse
 import copy
+import importlib.util
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -72,18 +76,59 @@ def ours(images, rounds=3):
     return seconds
 
 
+def peer(package, words):
+    """Seconds a round of a peer, run as a program of its own; NaN where it is not installed."""
+    if importlib.util.find_spec(package) is None:
+        return np.nan
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = [line for line in done.stdout.splitlines() if line.startswith("seconds ")]
+    if not found:
+        raise SystemExit(f"{words} failed:\n{done.stderr[-2000:]}")
+    return float(found[0].split()[1])
+
+
+def pfl(processes, clients, each):
+    torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={processes}"]
+    return peer("pfl", [*torchrun, "images_cpu_pfl.py", str(clients), str(each)])
+
+
+def flower(clients, each):
+    return peer("flwr", ["images_cpu_flower.py", str(clients), str(each)])
+
+
 def main():
     options = argparse.ArgumentParser()
     options.add_argument("--repeats", type=int, default=3)
     repeats = options.parse_args().repeats
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}")
-    print(f"{'clients x images':>18} {'fedtaper':>9} {'plain, 2 threads':>17} {'plain, 1':>9}")
+    found = {}
     with tempfile.TemporaryDirectory() as folder:
         for clients, each in ((10, 500), (100, 50)):
             images = problem(folder, clients, each)
-            rows = [(ours(images), plain(images, 2), plain(images, 1)) for _ in range(repeats)]
-            best = np.min(rows, axis=0)
-            print(f"{f'{clients} x {each}':>18} {best[0]:9.3f} {best[1]:17.3f} {best[2]:9.3f}")
+            size = (clients, each)
+            ways = {
+                "fedtaper": lambda images=images: ours(images),
+                "plain loop, 2 threads": lambda images=images: plain(images, 2),
+                "plain loop, 1 thread": lambda images=images: plain(images, 1),
+                "pfl, 1 process": lambda size=size: pfl(1, *size),
+                "pfl, 2 processes": lambda size=size: pfl(2, *size),
+                "Flower simulation": lambda size=size: flower(*size),
+            }
+            for _ in range(repeats):
+                for name, way in ways.items():
+                    found.setdefault((name, size), []).append(way())
+    sizes = ((10, 500), (100, 50))
+    print(f"{'seconds a round':24} {'10 x 500':>9} {'100 x 50':>9}   over fedtaper's")
+    for name in ways:
+        best = [min(found[name, size]) for size in sizes]
+        times = [b / min(found["fedtaper", size]) for b, size in zip(best, sizes, strict=True)]
+        print(f"{name:24} {best[0]:9.3f} {best[1]:9.3f}   {times[0]:.2f} and {times[1]:.2f} times")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,9 @@
 """Shared settings: warnings of the library are errors unless a test expects them."""
 
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests share the cores among themselves
+
 import pytest
 
 import fedtaper as ft

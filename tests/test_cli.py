@@ -6,23 +6,7 @@ import sys
 import time
 
 import pytest
-
-FILE = """
-[experiment]
-rounds = 30
-local_steps = 3
-batch_size = 5
-[problem]
-kind = "linear"
-num_clients = 3
-samples = 50
-feature_spread = 1.0
-[[schedules]]
-c = 0.1
-delta = 0.8
-clients = 3
-"""
-
+from small_file import FILE
 
 COMMAND = [sys.executable, "-c", "from fedtaper.cli import main; main()"]
 

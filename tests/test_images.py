@@ -1,5 +1,9 @@
 """Networks: the engines agree with the float64 reference; splits, data, resume, refusals."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -107,8 +111,9 @@ def test_cpu_engine_agrees_with_the_reference(rule):
         assert np.allclose(fast.metrics[name], slow.metrics[name], rtol=1e-4), name
 
 
+@pytest.mark.parametrize("stacked", [False, True], ids=["apart", "stacked"])
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_the_captured_step_agrees_with_the_cpu_engine(rule, monkeypatch):
+def test_the_captured_step_agrees_with_the_cpu_engine(rule, stacked):
     """The CUDA engine's arithmetic, run on the CPU, where there is nothing to capture."""
     from fedtaper import engines
     from fedtaper.engines import cuda
@@ -118,7 +123,7 @@ def test_the_captured_step_agrees_with_the_cpu_engine(rule, monkeypatch):
     want = ft.run(e)
     for dtype, near in ((torch.float32, 1e-5), (torch.bfloat16, 0.1)):
         state = engines.init(e, np.array([0]))
-        session = cuda.Session(e, state, dtype, device="cpu")
+        session = cuda.Session(e, state, dtype, device="cpu", stacked=stacked)
         block = session.advance(2)
         session.sync()
         moved = np.linalg.norm(want.w[-1] - want.w0)
@@ -170,6 +175,90 @@ def test_channels_last_norm_is_group_norm():
     x = 3 * torch.randn(5, 16, 6, 7) + 2
     want = norm(x)
     assert torch.allclose(channels_last(norm)(x), want, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 8, 6), (2, 1, 7, 5), (1, 1, 2, 2)], ids=str)
+def test_quick_pooling_is_pytorchs(shape):
+    from fedtaper.engines.pooling import quick_pools
+
+    quick, plain = quick_pools(torch.nn.MaxPool2d(2)), torch.nn.MaxPool2d(2)
+    assert type(quick) is not type(plain)
+    torch.manual_seed(0)
+    x = torch.randint(0, 3, shape).float()  # with ties
+    x.view(-1)[3] = torch.nan
+    ends = []
+    for pool in (quick, plain):
+        leaf = x.clone().requires_grad_()
+        out = pool(leaf)
+        toward = torch.arange(1.0, out.numel() + 1).view(out.shape)
+        ends.append((out.detach(), torch.autograd.grad(out, leaf, toward)[0]))
+    for one, other in zip(*ends, strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+    for other in (
+        torch.nn.MaxPool2d(3),
+        torch.nn.MaxPool2d(2, 1),
+        torch.nn.MaxPool2d(2, padding=1),
+    ):
+        assert type(quick_pools(other)) is torch.nn.MaxPool2d
+    wide = torch.randn(2, 2, 4, 4, dtype=torch.float64)
+    assert torch.equal(quick(wide), plain(wide))
+
+
+def test_which_networks_can_be_stacked():
+    from fedtaper import models
+    from fedtaper.engines.stacked import can_stack
+
+    assert can_stack(models.build("resnet9", 3, 32, 32, 10))
+    assert can_stack(models.build("cnn", 1, 8, 8, 10))
+    assert not can_stack(models.build("lenet5", 1, 28, 28, 10))  # 5 x 5
+    tied = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
+    assert can_stack(tied)
+    tied[2].weight = tied[0].weight
+    assert not can_stack(tied)
+    assert not can_stack(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.PReLU()))
+
+
+@pytest.mark.parametrize("form", [(3, 2, 5, 4, 16, 32), (2, 3, 8, 8, 32, 16)], ids=str)
+def test_stacked_convolution_is_each_clients_convolution(form):
+    from fedtaper.engines.convolution import convolve
+
+    clients, batch, height, width, deep, wide = form
+    torch.manual_seed(0)
+    x = torch.randn(clients * batch, deep, height, width, requires_grad=True)
+    w = torch.randn(clients, wide, deep, 3, 3, requires_grad=True)
+    parts = zip(x.split(batch), w, strict=True)
+    want = torch.cat([torch.nn.functional.conv2d(a, b, padding=1) for a, b in parts])
+    got = convolve(x, w)
+    toward = torch.randn_like(want)
+    pairs = [(got, want)]
+    pairs += list(zip(*(torch.autograd.grad(y, (x, w), toward) for y in (got, want)), strict=True))
+    for one, other in pairs:
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_the_kernels_of_the_stacked_convolution():
+    """Triton's kernels, run by its interpreter, which needs no GPU."""
+    pytest.importorskip("triton")
+    code = """
+import torch
+from fedtaper.engines.convolution import _packed
+from fedtaper.engines.convolution_kernels import gradient, multiplied
+for clients, batch, size, deep, wide in ((3, 2, 5, 16, 32), (2, 3, 8, 32, 16), (1, 5, 32, 16, 16)):
+    x = torch.randn(clients * batch, deep, size, size).contiguous(memory_format=torch.channels_last)
+    w = _packed(torch.randn(clients, wide, deep, 3, 3))
+    x.requires_grad_(), w.requires_grad_()
+    parts = zip(x.split(batch), w)
+    want = torch.cat([torch.nn.functional.conv2d(a, b, padding=1) for a, b in parts])
+    dy = torch.randn_like(want).contiguous(memory_format=torch.channels_last)
+    dx, dw = torch.autograd.grad(want, (x, w), dy)
+    with torch.no_grad():
+        found = multiplied(x, w, False), multiplied(dy, w, True), gradient(x, dy, w)
+    for one, other in zip(found, (want, dx, dw)):
+        assert (one - other).norm() < 1e-5 * other.norm()
+"""
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={**os.environ, "TRITON_INTERPRET": "1"}
+    )
 
 
 def test_reference_gradient_agrees_with_finite_differences():

@@ -5,25 +5,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_file import FILE
 
 import fedtaper as ft
 from fedtaper import simulate, store
 
-BASE = """
-[experiment]
-rounds = 20
-local_steps = 3
-batch_size = 5
-[problem]
-kind = "linear"
-num_clients = 3
-samples = 50
-feature_spread = 1.0
-[[schedules]]
-c = 0.1
-delta = 0.8
-clients = 3
-"""
+BASE = FILE.replace("rounds = 30", "rounds = 20")
 
 schedule = st.one_of(
     st.builds(ft.Constant, a=st.floats(1e-6, 10)),

@@ -22,6 +22,7 @@ import torch
 from fedtaper.attackers import SCALED, actual_step_sizes, sent, tables
 from fedtaper.audit.directions import SKETCH, sketch
 from fedtaper.engines import KEEP_DIM, Block, State
+from fedtaper.engines.pooling import quick_pools
 from fedtaper.errors import FedtaperError
 from fedtaper.objectives.network import bind
 
@@ -44,7 +45,7 @@ class Client:
 
     def __init__(self, experiment: Any, device: str = "cpu") -> None:
         self.e, self.device = experiment, device
-        self.module = experiment.problem.module().to(device)
+        self.module = quick_pools(experiment.problem.module().to(device))
         self.w = torch.zeros(experiment.problem.dim, device=device)
         self.gradient = torch.zeros_like(self.w)
         bind(self.module, self.w, self.gradient)
@@ -190,16 +191,21 @@ class Session:
 
     def sync(self) -> None:
         """Bring the State up to date with the models held here."""
-        for s, w in enumerate(self.w):
-            self.state.w[s] = w.cpu().numpy()
-            for array, value in zip(self.state.memory, self.memory[s], strict=True):
-                array[s] = value.cpu().numpy()
+        bring_back(self.state, self.w, self.memory)
 
     def close(self) -> None:
         """Send the workers home."""
         if self.pool is not None:
             self.pool.close()
             self.pool = None
+
+
+def bring_back(state: State, models: list[Any], memory: list[Any]) -> None:
+    """Copy each seed's model and server memory from tensors into the State."""
+    for s, w in enumerate(models):
+        state.w[s] = w.cpu().numpy()
+        for array, value in zip(state.memory, memory[s], strict=True):
+            array[s] = value.cpu().numpy()
 
 
 def note(block: Block, s: int, k: int, values: dict[str, float]) -> None:

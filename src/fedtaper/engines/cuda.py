@@ -1,7 +1,6 @@
 """Networks on one GPU: data and models stay on the device, metrics come back once a round.
 
-All clients make a step side by side. One step of one client (forward, backward, update) is
-compiled; the steps of all clients are captured on several streams as one CUDA graph, which
+All clients make a step side by side (slots.py): compiled, and captured as one CUDA graph that
 reads its mini-batch by a counter on the device, so that a round is a row of graph replays with
 no Python between them. Weights are kept in float32 beside the bf16 copies that compute: a
 tapered step is too small for bf16 to add.
@@ -11,21 +10,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch.func import functional_call, grad_and_value
+from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from fedtaper.engines import KEEP_DIM, Block, State, cpu
+from fedtaper.engines.slots import (
+    Layout,
+    Plan,
+    Slots,
+    channels_last,
+    compile_once,
+    network_of,
+    normalised,
+    plan,
+)
+from fedtaper.engines.stacked import can_stack
 from fedtaper.errors import FedtaperError, warn
-from fedtaper.objectives.network import augmented
 
 STREAMS = 10
-WARM_UP = 3
 TEST_CHUNK = 2000
+BUSY = 0.7  # share of the clients with a step to make, on average, that pays for stacking
 PRECISIONS = {"bf16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -46,124 +54,17 @@ def start(experiment: Any, state: State, precision: str = "bf16", **how: Any) ->
     return Session(experiment, state, PRECISIONS[precision], **how)
 
 
-@dataclass(frozen=True)
-class Layout:
-    """A network's trained parameters as one vector, in their order, and apart."""
+def tested_of(
+    module: torch.nn.Module, names: tuple[str, ...], scale: Any, dtype: torch.dtype
+) -> Callable[..., Any]:
+    """Losses and right answers of some test images as a function of the parameters."""
 
-    names: tuple[str, ...]
-    shapes: tuple[torch.Size, ...]
-
-    @classmethod
-    def of(cls, module: torch.nn.Module) -> Layout:
-        """The layout of a network."""
-        named = [(n, p.shape) for n, p in module.named_parameters() if p.requires_grad]
-        return cls(tuple(n for n, _ in named), tuple(shape for _, shape in named))
-
-    def empty(self, device: str, dtype: torch.dtype) -> list[torch.Tensor]:
-        """Room for the parameters, each by itself, convolutions channels-last."""
-        return [
-            torch.zeros(shape, device=device, dtype=dtype).contiguous(
-                memory_format=torch.channels_last if len(shape) == 4 else torch.contiguous_format
-            )
-            for shape in self.shapes
-        ]
-
-    def parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """The parameters as views of the vector."""
-        pieces = flat.split([shape.numel() for shape in self.shapes])
-        return [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
-
-    @staticmethod
-    def flat(parts: list[torch.Tensor]) -> torch.Tensor:
-        """The vector of the parameters."""
-        return torch.cat([part.reshape(-1) for part in parts])
-
-
-class ChannelsLastNorm(torch.nn.GroupNorm):
-    """GroupNorm as sums over pixels and one multiply-add: what the compiler keeps channels-last.
-
-    The usual form views groups of channels as contiguous, which costs a copy of the images
-    before and after every layer.
-    """
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The same numbers as ``torch.nn.GroupNorm``, to rounding."""
-        samples, channels = x.shape[:2]
-        wide = x.float()
-        pixels = x.shape[2] * x.shape[3]
-        shape = (samples, self.num_groups, channels // self.num_groups)
-        count = pixels * shape[2]
-        mean = wide.sum((2, 3)).view(shape).sum(2, keepdim=True) / count
-        square = (wide * wide).sum((2, 3)).view(shape).sum(2, keepdim=True) / count
-        deviation = torch.rsqrt((square - mean * mean).clamp_min(0) + self.eps)
-        scale = self.weight.float().view(1, *shape[1:]) * deviation
-        shift = self.bias.float().view(1, *shape[1:]) - mean * scale
-        out = wide * scale.reshape(samples, channels, 1, 1) + shift.reshape(samples, channels, 1, 1)
-        return out.to(x.dtype)
-
-
-def channels_last(module: torch.nn.Module) -> torch.nn.Module:
-    """The network in the form that the captured step compiles best."""
-    for part in module.modules():
-        if type(part) is torch.nn.GroupNorm and part.affine:
-            part.__class__ = ChannelsLastNorm
-    return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-
-def client_step(module: torch.nn.Module, names: tuple[str, ...], local: Any) -> Callable[..., Any]:
-    """One local update of one client as a function of tensors: what is compiled."""
-
-    def loss_of(params: Any, x: Any, y: Any, share: Any) -> Any:
+    def tested(params: Any, x: Any, y: Any) -> Any:
+        x = normalised(x, scale).to(dtype)
         answers = functional_call(module, dict(zip(names, params, strict=True)), (x,)).float()
-        loss = (cross_entropy(answers, y, reduction="none") * share).sum()
-        return loss, ((answers.argmax(1) == y) * share).sum()
+        return cross_entropy(answers, y, reduction="none"), answers.argmax(1) == y
 
-    def step(params: Any, masters: Any, anchors: Any, x: Any, y: Any, share: Any, a: Any) -> Any:
-        gradients, (loss, right) = grad_and_value(loss_of, has_aux=True)(params, x, y, share)
-        for p, w, anchor, gradient in zip(params, masters, anchors, gradients, strict=True):
-            new = w - a * local.direction(gradient.float(), w, anchor)
-            w.copy_(new)
-            if p is not w:
-                p.copy_(new)
-        return torch.stack([loss, right])
-
-    return step
-
-
-def normalised(x: torch.Tensor, scale: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """Bytes (samples, height, width, channels) as float images, channels-last."""
-    mean, deviation = scale
-    return ((x.float() / 255 - mean) / deviation).permute(0, 3, 1, 2)
-
-
-def prepared(
-    images: Any, labels: Any, scale: Any, index: Any, share: Any, flip: Any, angle: Any, a: Any,
-    t: Any, active: int, augment: bool, dtype: torch.dtype,
-) -> tuple[Any, ...]:  # fmt: skip
-    """The active clients' mini-batches of step t: images, labels, shares, step sizes."""
-    index, share, flip, angle, a = (
-        tensor.index_select(0, t)[0, :active] for tensor in (index, share, flip, angle, a)
-    )
-    x = normalised(images[index.reshape(-1)], scale)
-    if augment:
-        x = augmented(x, flip.reshape(-1), angle.reshape(-1))
-    x = x.to(dtype).contiguous(memory_format=torch.channels_last)
-    return x, labels[index], share, a[:, 0]
-
-
-_COMPILED: dict[Any, Callable[..., Any]] = {}
-
-
-def compiled_step(e: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiled, once a process for each model and local rule."""
-    key = None
-    if e is not None:
-        shape = e.problem.data.train_x.shape[1:]
-        key = (e.problem.model, shape, len(e.problem.data.classes), e.local)
-    if key not in _COMPILED:
-        torch._dynamo.config.recompile_limit = 64  # one for each shape and type
-        _COMPILED[key] = torch.compile(function, dynamic=False)
-    return _COMPILED[key]
+    return tested
 
 
 class Session:
@@ -177,6 +78,7 @@ class Session:
         device: str = "cuda",
         compiled: bool = True,
         streams: int = STREAMS,
+        stacked: bool | None = None,
     ) -> None:
         self.e, self.state, self.dtype, self.device = experiment, state, dtype, device
         self.on_gpu = device.startswith("cuda")
@@ -193,9 +95,20 @@ class Session:
             torch.backends.cudnn.benchmark = True
             torch.backends.cudnn.allow_tf32 = dtype != torch.float32
         self.streams = [torch.cuda.Stream() for _ in range(streams)] if self.on_gpu else []
+        self.tested = tested_of(self.module, self.layout.names, self.scale, dtype)
+        if self.on_gpu and compiled:
+            self.tested = compile_once(("test", *network_of(experiment), dtype), self.tested)
         self.ahead: tuple[Any, Any] | None = None
         self.width = experiment.num_clients
+        self.stacked = self._stackable() if stacked is None else stacked
         self.slots: Slots | None = None
+
+    def _stackable(self) -> bool:
+        """Whether one kernel a layer for all clients is possible, and quicker than streams."""
+        e = self.e
+        busy = float(np.mean(e.steps * e.rates)) / float(e.steps.max())
+        fits = self.on_gpu and self.dtype == torch.bfloat16 and can_stack(e.problem.module())
+        return fits and busy >= BUSY
 
     def _there(self, plain: Any) -> torch.Tensor:
         return torch.from_numpy(plain).float().to(self.device)
@@ -306,26 +219,22 @@ class Session:
             self.ahead = (seed, round_, members.tolist()), plan(self.e, members, seed, round_)
 
     def _tested(self, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each test image's loss and whether it is right."""
         parts = self.layout.empty(self.device, self.dtype)
         torch._foreach_copy_(parts, self.layout.parts(w))
-        params = dict(zip(self.layout.names, parts, strict=True))
-        losses, right = [], []
+        count = len(self.test_y)
+        found = []
         with torch.no_grad():
-            for x, y in zip(
-                self.test_x.split(TEST_CHUNK), self.test_y.split(TEST_CHUNK), strict=True
-            ):
-                x = normalised(x, self.scale).to(self.dtype)
-                answers = functional_call(self.module, params, (x,)).float()
-                losses.append(cross_entropy(answers, y, reduction="none"))
-                right.append(answers.argmax(1) == y)
-        return torch.cat(losses), torch.cat(right)
+            for low in range(0, count, TEST_CHUNK):
+                place = torch.arange(low, low + min(count, TEST_CHUNK), device=self.device)
+                place.clamp_max_(count - 1)  # chunks of one shape: one compilation
+                found.append(self.tested(parts, self.test_x[place], self.test_y[place]))
+        losses, right = (torch.cat(column)[:count] for column in zip(*found, strict=True))
+        return losses, right
 
     def sync(self) -> None:
         """Bring the State up to date with the models on the device."""
-        for s, w in enumerate(self.w):
-            self.state.w[s] = w.cpu().numpy()
-            for array, value in zip(self.state.memory, self.memory[s], strict=True):
-                array[s] = value.cpu().numpy()
+        cpu.bring_back(self.state, self.w, self.memory)
 
     def close(self) -> None:
         """Free what the device holds."""
@@ -333,157 +242,3 @@ class Session:
         if self.on_gpu:
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The mini-batches of some clients in one round, (steps, clients, batch)."""
-
-    index: torch.Tensor
-    share: torch.Tensor  # 1 / batch for a real sample, 0 for padding
-    flip: torch.Tensor
-    angle: torch.Tensor
-
-
-def plan(e: Any, members: Any, seed: int, round_: int) -> Plan:
-    """Counted by (seed, client, round), as everywhere; indices are into the training set."""
-    shape = (int(e.steps.max()), len(members), e.batch_size)
-    index = np.zeros(shape, dtype=np.int64)
-    share = np.zeros(shape, dtype=np.float32)
-    flip, angle = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=np.float32)
-    for slot, i in enumerate(members.tolist()):
-        found = e.problem.minibatches(e, seed, i, round_)
-        steps = len(found)
-        index[:steps, slot] = e.problem.places[i][found.index]
-        real = np.arange(e.batch_size) < found.size[:, None]
-        share[:steps, slot] = real / found.size[:, None]
-        if found.flip is not None:
-            flip[:steps, slot], angle[:steps, slot] = found.flip, found.angle
-    return Plan(*(torch.from_numpy(array) for array in (index, share, flip, angle)))
-
-
-class Slots:
-    """Room for some clients' models, and the captured step that moves all of them on."""
-
-    def __init__(self, session: Session, width: int) -> None:
-        self.session, self.width = session, width
-        e, device, layout = session.e, session.device, session.layout
-        shape = (int(e.steps.max()), width, e.batch_size)
-        # separate tensors, not views of one: the compiler would take views for aliases
-        self.masters = [layout.empty(device, torch.float32) for _ in range(width)]
-        self.copies = self.masters
-        if session.dtype != torch.float32:
-            self.copies = [layout.empty(device, session.dtype) for _ in range(width)]
-        self.anchors = layout.empty(device, torch.float32)
-        self.index = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.share = torch.zeros(shape, device=device)
-        self.flip = torch.zeros(shape, dtype=torch.bool, device=device)
-        self.angle = torch.zeros(shape, device=device)
-        self.a = torch.zeros(*shape[:2], 4, device=device)  # of which one is used: aligned
-        self.t = torch.zeros(1, dtype=torch.int64, device=device)
-        self.sums = torch.zeros(width, 2, device=device)
-        self.step = client_step(session.module, layout.names, e.local)
-        self.prepare: Callable[..., Any] = prepared
-        self.graphs: dict[int, Any] = {}
-        self.compiled = session.on_gpu and session.compiled
-        if self.compiled:
-            self.step, self.prepare = compiled_step(e, self.step), compiled_step(None, prepared)
-
-    def begin(self, anchor: torch.Tensor, count: int) -> None:
-        """Every client starts from the shared model."""
-        torch._foreach_copy_(self.anchors, self.session.layout.parts(anchor))
-        for j in range(count):
-            self._set(j, self.anchors)
-        self.sums.zero_()
-        self.t.zero_()
-
-    def _set(self, j: int, parts: list[torch.Tensor]) -> None:
-        torch._foreach_copy_(self.masters[j], parts)
-        if self.copies is not self.masters:
-            torch._foreach_copy_(self.copies[j], parts)
-
-    def models(self, count: int) -> torch.Tensor:
-        """The first clients' models, (count, parameters)."""
-        return torch.stack([Layout.flat(self.masters[j]) for j in range(count)])
-
-    def train(self, plan: Plan, members: Any, a: Any) -> None:
-        """All local updates of a round."""
-        count = len(members)
-        for name in ("index", "share", "flip", "angle"):
-            getattr(self, name)[:, :count] = getattr(plan, name).to(self.t.device)
-        self.a[:, :count, 0] = torch.from_numpy(a[:, members]).float().to(self.t.device)
-        steps = self.session.e.steps[members]  # falling: the active clients come first
-        for step in range(int(steps[0])):
-            self._advance(int(np.count_nonzero(steps > step)), count)
-
-    def _advance(self, active: int, count: int) -> None:
-        if not self.session.on_gpu:
-            self._all(active)
-            return
-        if active not in self.graphs:
-            self.graphs[active] = self._capture(active, count)
-        self.graphs[active].replay()
-
-    def _capture(self, active: int, count: int) -> Any:
-        """Warm up and capture one step, leaving models and counter as they were."""
-        models = [[part.clone() for part in self.masters[j]] for j in range(count)]
-        sums, t = self.sums.clone(), self.t.clone()
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                self._warm(active)
-                self.t.copy_(t)
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._all(active)
-        for j, parts in enumerate(models):
-            self._set(j, parts)
-        self.sums.copy_(sums)
-        self.t.copy_(t)
-        return graph
-
-    def _warm(self, active: int) -> None:
-        """One step outside a graph; without the compiler where that fails."""
-        try:
-            self._all(active)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except Exception as trouble:
-            if not self.compiled:
-                raise
-            warn(f"torch.compile failed ({type(trouble).__name__}): steps run uncompiled, slower")
-            self.step = client_step(
-                self.session.module, self.session.layout.names, self.session.e.local
-            )
-            self.prepare, self.compiled = prepared, False
-            self._all(active)
-
-    def _all(self, active: int) -> None:
-        """One step of the first ``active`` clients, shared out over the streams."""
-        session = self.session
-        x, y, share, a = self.prepare(
-            session.images, session.labels, session.scale, self.index, self.share, self.flip,
-            self.angle, self.a, self.t, active, bool(session.e.problem.augment), session.dtype,
-        )  # fmt: skip
-        batch = self.session.e.batch_size
-        streams = self.session.streams[:active]
-        main: Any = torch.cuda.current_stream() if streams else None
-        for stream in streams:
-            stream.wait_stream(main)
-        for j in range(active):
-            args = (x[j * batch : (j + 1) * batch], y[j], share[j], a[j])
-            if streams:
-                with torch.cuda.stream(streams[j % len(streams)]):
-                    self._one(j, *args)
-            else:
-                self._one(j, *args)
-        for stream in streams:
-            main.wait_stream(stream)
-        self.t += 1
-
-    def _one(self, j: int, x: Any, y: Any, share: Any, a: Any) -> None:
-        params, masters = self.copies[j], self.masters[j]
-        self.sums[j] += self.step(params, masters, self.anchors, x, y, share, a)

@@ -43,7 +43,7 @@ def equal(study: Study, runs: list[Run]) -> str:
     with figure(study.figure(name), rows=3, height=1.9) as axes:
         top, middle, bottom = axes[:, 0]
         _curve(top, runs, "change", "FedAvg, tapering", COLOURS[0])
-        top.set(ylabel=CHANGE, yscale="log", xlabel="round")
+        top.set(ylabel="||change||", yscale="log", xlabel="round")
         for axis, kind in ((middle, "loss"), (bottom, "accuracy")):
             _curve(axis, runs, f"train_{kind}", "clients, training", COLOURS[0])
             _curve(axis, runs, f"test_{kind}", "shared model, test", COLOURS[1], "--")

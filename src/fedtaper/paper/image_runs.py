@@ -32,10 +32,11 @@ class Setup:
     seeds: int = 1
     rare_seeds: int = 1
     share: float = 0.7
+    first_seed: int = 0
 
 
-SETUPS = {
-    "digits": Setup(model="cnn", c=0.3, rounds=50, seeds=3, rare_seeds=3),
+SETUPS = {  # the digits' c was chosen on seed 0, so that is not judged
+    "digits": Setup(model="cnn", c=0.3, rounds=50, seeds=3, rare_seeds=3, first_seed=1),
     "bloodmnist": Setup(rare_seeds=3),
 }
 
@@ -133,7 +134,8 @@ def over_seeds(study: Study, case: Case) -> list[Run]:
     """The case's runs, one a seed."""
     sizes = setup(study)
     count = min(study.seeds, sizes.rare_seeds if case.split == "rare" else sizes.seeds)
-    return [image_run(study, Case(**vars(case) | {"seed": seed})) for seed in range(count)]
+    seeds = range(sizes.first_seed, sizes.first_seed + count)
+    return [image_run(study, Case(**vars(case) | {"seed": seed})) for seed in seeds]
 
 
 def rare_runs(study: Study) -> dict[str, list[Run]]:

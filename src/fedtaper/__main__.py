@@ -1,0 +1,9 @@
+"""The command, as ``python -m fedtaper``."""
+
+import sys
+
+from fedtaper.cli import main
+
+if __name__ == "__main__":
+    sys.argv[0] = "fedtaper"
+    main()

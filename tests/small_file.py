@@ -1,0 +1,17 @@
+"""A small experiment as a TOML file, for the tests that need one."""
+
+FILE = """
+[experiment]
+rounds = 30
+local_steps = 3
+batch_size = 5
+[problem]
+kind = "linear"
+num_clients = 3
+samples = 50
+feature_spread = 1.0
+[[schedules]]
+c = 0.1
+delta = 0.8
+clients = 3
+"""
