@@ -208,7 +208,7 @@ def _settle(seen: _Seen, state: _State, held: bool) -> tuple[_State, _Look, Arra
         state = replace(state, level=state.level + move[:, 0], curvature=curvature, excess=excess)
         if np.abs(move[:, 1:]).max() < 1e-4:
             break
-    return state, look, np.linalg.inv(matrix)
+    return state, look, np.asarray(np.linalg.inv(matrix), dtype=np.float64)
 
 
 def _learn(state: _State, variance: Array) -> _State:
