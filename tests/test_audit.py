@@ -1,12 +1,15 @@
 """The audit: its equations against exact cases, its verdicts on small federations."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
 
 import fedtaper as ft
-from fedtaper.audit import directions, robust, taper, trace_of
+from fedtaper import config, draws
+from fedtaper.audit import directions, replay, robust, taper, trace_of
+from fedtaper.audit import sizes as fit_sizes
 from fedtaper.audit.judge import judge
 from fedtaper.paper import audit as study
 from fedtaper.paper.federations import FRESH, federation, looks, plain_slope
@@ -36,12 +39,12 @@ def test_contraction_agrees_with_the_product():
     d = declared(1)
     a, _ = steps()
     for curvature in (0.1, 1.0, 10.0, 25.0):
-        g, bend, variance, trust = taper._shape(d, np.log([curvature]), np.zeros(1))
+        g, bend, variance, trust = taper.shape(d, np.log([curvature]), np.zeros(1))
         product = 1 - np.prod(1 - a * curvature, axis=1)
         used = trust[0] > 0.5
         assert used.sum() > 50
         assert np.allclose(g[0][used], product[used], rtol=0.015)
-        up = taper._shape(d, np.log([curvature]) + 1e-6, np.zeros(1))[0]
+        up = taper.shape(d, np.log([curvature]) + 1e-6, np.zeros(1))[0]
         assert np.allclose(bend, (up - g) / 1e-6, rtol=1e-3, atol=1e-8)
         damped = np.array(
             [
@@ -225,20 +228,126 @@ def test_an_absent_client_is_not_idle():
     assert (found.clients[2].verdict, found.clients[2].since is not None) == ("idle", True)
 
 
-def test_held_out_loss_is_accounted_for():
-    """Clients send in proportion to how wrong the model is on their class."""
+def replayed(rounds=60):
+    """Expected sizes that saturate within a round, as declared and tapering faster."""
+    n = np.arange(1.0, rounds + 1)
+    declared, faster = n**-0.76, n**-1.0
+    sizes = np.stack([1 - np.exp(-8 * s) for s in (declared, faster)])[..., None]
+    alike = np.ones((10, 10))
+    alike[0, 1:] = alike[1:, 0] = 0
+    return n, replay.HeldOut(np.repeat(sizes, 10, axis=2), alike)
+
+
+def test_replays_on_held_out_data_are_accounted_for():
+    """Honest clients fit their own samples better than held-out ones; one fades on top."""
+    n, held_out = replayed()
     rng = np.random.default_rng(0)
-    n = np.arange(1.0, 101)
-    loss = np.stack([2.3 * n ** -rng.uniform(0.1, 0.6) for _ in range(10)], axis=1)
-    before = np.concatenate([loss[:1], loss[:-1]])
-    sums = n**-0.76
-    sizes = sums[:, None] * (1 - np.exp(-before)) * rng.lognormal(0, 0.03, (100, 10))
-    sizes[:, 0] *= n**-0.24
-    how = {"n": n, "schedules": [DECLARED] * 10}
-    blind = ft.audit(sizes, **how)
-    found = ft.audit(sizes, **how, held_out=loss)
-    assert [c.verdict for c in found.clients] == ["fading", *["as declared"] * 9]
-    assert not any(c.verdict == "as declared" for c in blind.clients)
+    honest, faster = held_out.sizes
+    gap = (faster / honest) ** (0.1 / 0.24)
+    gap[:, 0] = 1  # nobody else holds its data, and it shows no gap
+    sizes = honest * gap * rng.lognormal(0, 0.01, honest.shape)
+    how = {"n": n, "schedules": [DECLARED] * 10, "held_out": held_out}
+    assert not ft.audit(sizes, **how).accused
+    sizes[:, 0] *= (faster / honest)[:, 0]
+    sizes[:, 5] *= (faster / honest)[:, 5]
+    found = ft.audit(sizes, **how)
+    assert [c.client for c in found.accused] == [0, 5]
+    assert found.clients[5].delta == pytest.approx(1.0, abs=0.02)
+    auditor = ft.Auditor([DECLARED] * 10, held_out.alike)
+    for k in range(60):
+        auditor.add(sizes[k], n=n[k], held_out=held_out.sizes[:, k])
+    assert str(auditor.result()) == str(found)
+
+
+def test_a_replay_of_one_step_is_its_gradient():
+    torch = pytest.importorskip("torch")
+    from torch.nn.functional import cross_entropy
+
+    problem = ft.ImageClassification("digits", split=ft.RareClass(0), model="cnn", num_clients=3)
+    e = ft.Experiment(problem, ft.Power(0.1, 0.76), rounds=2, local_steps=1, batch_size=8)
+    w = problem.initial(0)
+    held_out = replay.replay(e, np.stack([w, w]), seed=4)
+    x, y = problem.test
+    module = problem.module()
+    start = 0
+    for p in module.parameters():
+        p.data = torch.from_numpy(w[start : start + p.numel()].reshape(p.shape)).float()
+        start += p.numel()
+    rng = draws.generator(4, replay._REPLAY, 0, 1)
+    places = np.flatnonzero(y.numpy() == 0)  # client 0 holds class 0 alone
+    pick = places[replay._batch(rng, np.eye(10)[0], np.bincount(y.numpy()), 8)]
+    cross_entropy(module(x[pick]), y[pick]).backward()
+    size = math.sqrt(sum(float((p.grad**2).sum()) for p in module.parameters()))
+    assert held_out.sizes[0, 1, 0] == pytest.approx(0.1 * 2**-0.76 * size, rel=1e-4)
+    assert held_out.sizes[1, 1, 0] == pytest.approx(0.1 / 2 * size, rel=1e-4)
+    assert held_out.alike[0, 1] == 0
+    assert held_out.alike[1, 2] > 0.8
+
+
+def settled(excess, seed=0, rounds=100):
+    """Noise-free sizes where the model sits at the clients' weighted mean, by the product."""
+    places = np.random.default_rng(seed).normal(size=(len(excess), 3)) * 5
+    g = np.stack([1 - np.prod(1 - steps(0.76 + x)[0] * 20, axis=1) for x in excess])
+    w = (g / g.sum(axis=0)).T @ places
+    return places, g, w, g * np.linalg.norm(places[:, None] - w, axis=2)
+
+
+def test_distance_to_the_mean_of_the_others():
+    """|w_i - w| = (1 - q_i) |w_i - m_i|, the part of the model's motion that sizes know."""
+    places, g, w, _ = settled([0, 0.2, 0, 0.1, 0])
+    share = g / g.sum(axis=0)
+    for i in range(5):
+        others = np.delete(np.arange(5), i)
+        rest = (share[others] / share[others].sum(axis=0)).T @ places[others]
+        left = np.linalg.norm(places[i] - w, axis=1)
+        assert np.allclose(left, (1 - share[i]) * np.linalg.norm(places[i] - rest, axis=1))
+
+
+def test_exact_sizes_give_the_excess_within_its_error():
+    truth = np.array([0.24, 0.14, *[0.0] * 8])
+    fits = [
+        fit_sizes.fit_sizes(settled(truth, seed)[3], declared(10), np.ones((10, 100)))
+        for seed in range(6)
+    ]
+    off = np.array([(f.excess - truth) / f.error for f in fits])
+    assert np.abs(off).max() < 3.5
+    assert np.abs(np.array([f.excess for f in fits]) - truth).max(axis=1).mean() < 0.05
+    assert all(fit_sizes.plausible(f) for f in fits)
+
+
+def test_walk_of_the_model_is_that_of_its_noise():
+    """The covariance that widens intervals, against a simulated walk about a fixed place."""
+    d, each = declared(4), np.ones((4, 100))
+    seen = fit_sizes._used(np.exp(np.zeros((4, 100))) * d.sums, d, each)
+    state = fit_sizes._start(seen)
+    look = fit_sizes._look(seen, state)
+    walk = fit_sizes._moving(seen, state, look).walk
+    rng = np.random.default_rng(0)
+    noise = fit_sizes.WALK * look.noise * (look.g * state.distance[:, None]) ** 2
+    place = np.sqrt(noise[:, 0].sum()) / 4 * rng.normal(size=20_000)
+    path = []
+    for k in range(100):
+        path.append(place)
+        added = np.sqrt(noise[:, k].sum()) / 4 * rng.normal(size=20_000)
+        place = (1 - look.g[:, k].mean()) * place + added
+    found = np.cov(np.array(path)[10::20])
+    assert np.allclose(found, walk[10::20, 10::20], atol=0.05 * walk.max())
+    assert np.allclose(np.diag(found), np.diag(walk)[10::20], rtol=0.05)
+
+
+def test_no_honest_client_of_the_papers_cases_is_accused_from_sizes():
+    """Case 3's model moves all along, because influence does: sizes move with it."""
+    from pathlib import Path
+
+    examples = Path(__file__).parents[1] / "examples"
+    for name in ("case1", "case2", "case3"):
+        e = config.read_toml(examples / f"{name}.toml")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ft.FedtaperWarning)
+            run = ft.run(e, progress=False)
+        found = ft.audit(run)
+        assert found.witness == "norms"
+        assert not found.accused, name
 
 
 def test_seeds_thinning_and_declared_otherwise(tmp_path):
@@ -266,7 +375,7 @@ def test_seeds_thinning_and_declared_otherwise(tmp_path):
         ({"n": CLOCK[::-1], "schedules": [DECLARED] * 3}, "clock must move on"),
         ({"n": CLOCK, "schedules": [DECLARED] * 3, "level": 1.5}, "level must lie"),
         ({"n": CLOCK, "schedules": [DECLARED] * 3, "updates": np.ones((9, 3, 2))}, "updates has"),
-        ({"n": CLOCK, "schedules": [DECLARED] * 3, "held_out": np.ones(9)}, "held_out has"),
+        ({"n": CLOCK, "schedules": [DECLARED] * 3, "held_out": replayed(9)[1]}, "held_out has"),
     ],
 )
 def test_mistakes(how, text):

@@ -8,7 +8,7 @@ when they are first needed.
 __version__ = "0.1.0"
 
 from fedtaper.attackers import After, Copies, Idle, Noise, Tapers
-from fedtaper.audit import Audit, Auditor, ClientAudit, audit
+from fedtaper.audit import Audit, Auditor, ClientAudit, HeldOut, audit
 from fedtaper.config import from_toml, read_toml, to_toml
 from fedtaper.data import Dirichlet, DominantClass, Iid, RareClass
 from fedtaper.errors import AssumptionWarning, FedtaperError, FedtaperWarning, StabilityWarning
@@ -61,6 +61,7 @@ __all__ = [
     "FedtaperError",
     "FedtaperWarning",
     "Forecast",
+    "HeldOut",
     "Idle",
     "Iid",
     "ImageClassification",

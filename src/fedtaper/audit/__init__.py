@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedtaper.audit.directions import sketch
 from fedtaper.audit.judge import Finding, Trace, judge, since
 from fedtaper.audit.records import SIZES_ONLY, Audit, ClientAudit
+from fedtaper.audit.replay import HeldOut
 from fedtaper.audit.taper import Declared
 from fedtaper.audit.traces import declared_round, from_run, trace_of
 from fedtaper.errors import FedtaperError
@@ -22,7 +23,7 @@ from fedtaper.schedules import Schedule
 
 Array = NDArray[np.float64]
 
-__all__ = ["Audit", "Auditor", "ClientAudit", "audit", "trace_of"]
+__all__ = ["Audit", "Auditor", "ClientAudit", "HeldOut", "audit", "trace_of"]
 
 
 def audit(
@@ -33,7 +34,7 @@ def audit(
     step_sums: ArrayLike | None = None,
     updates: ArrayLike | None = None,
     w: ArrayLike | None = None,
-    held_out: ArrayLike | None = None,
+    held_out: HeldOut | None = None,
     seed: int | None = None,
     level: float = 0.95,
 ) -> Audit:
@@ -51,10 +52,9 @@ def audit(
             ``updates=True`` has them.
         w: the model that each round started from, (rounds, d). By default the running sum of
             the mean update, which is what a server that averages makes of them.
-        held_out: held-out loss (cross-entropy) of the shared model on each client's classes
-            after each round, (rounds, L). A client whose class is learnt sends less, honestly,
-            and one that fades meets a model that is wronger about its class, which hides it;
-            with this both are accounted for. A Run on images has it.
+        held_out: what the server expects each client to send, from replays of the declared
+            training on data of its own (``HeldOut``). On networks this is what an estimate
+            rests on. A Run on images that keeps its trajectory makes it by itself.
         seed: which seed of a Run over many.
         level: of the intervals.
 
@@ -80,10 +80,12 @@ def audit(
         _check_shapes(sizes, clock, sums, moves, models, len(auditor.schedules))
         auditor.extend(sizes, clock, sums, moves, models)
         if held_out is not None:
-            losses = np.asarray(held_out, dtype=np.float64)
-            if losses.shape != sizes.shape:
-                raise FedtaperError(f"held_out has shape {losses.shape}; it must be {sizes.shape}")
-            auditor.held_out = list(losses)
+            wanted = (2, *sizes.shape)
+            if held_out.sizes.shape != wanted:
+                raise FedtaperError(
+                    f"held_out has sizes of shape {held_out.sizes.shape}; it must be {wanted}"
+                )
+            auditor.held_out, auditor.alike = list(held_out.sizes.swapaxes(0, 1)), held_out.alike
         return auditor.result(level)
     return _assemble(trace, declared_p, deltas, rounds, clock, level)
 
@@ -99,8 +101,10 @@ class Auditor:
     ['cannot tell yet', 'cannot tell yet', 'idle']
     """
 
-    def __init__(self, schedules: Sequence[Schedule]) -> None:
+    def __init__(self, schedules: Sequence[Schedule], alike: ArrayLike | None = None) -> None:
         self.schedules = checked_schedules(schedules)
+        none = np.eye(len(self.schedules))  # nobody's data are known to be like another's
+        self.alike = none if alike is None else np.asarray(alike, dtype=np.float64)
         self.n: list[float] = []
         self.held_out: list[Array] = []
         self._norms: list[Array] = []
@@ -118,7 +122,10 @@ class Auditor:
         step_sums: ArrayLike | None = None,
         held_out: ArrayLike | None = None,
     ) -> None:
-        """One round: its sizes (L,), or its updates (L, d), and the clock at its end."""
+        """One round: its sizes (L,), or its updates (L, d), and the clock at its end.
+
+        ``held_out`` (2, L) are the round's replayed sizes, NaN where it was not replayed.
+        """
         moves = _optional(updates)
         if norms is None:
             if moves is None:
@@ -172,7 +179,9 @@ class Auditor:
             Declared(*np.stack(self._declared, axis=2)),
             np.stack(self._updates, axis=1) if whole else None,
             np.stack(self._w) if whole else None,
-            np.stack(self.held_out, axis=1) if len(self.held_out) == len(self.n) else None,
+            HeldOut(np.stack(self.held_out, axis=1), self.alike)
+            if len(self.held_out) == len(self.n)
+            else None,
         )
         p = influence(self.schedules, n=self.n[-1])
         deltas = np.array([s.delta for s in self.schedules])

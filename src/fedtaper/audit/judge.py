@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.audit import directions, robust, taper
+from fedtaper.audit import directions, robust, sizes, taper
 from fedtaper.audit.records import ACCUSATIONS, Verdict
+from fedtaper.audit.replay import HeldOut, fit_replayed
 from fedtaper.audit.taper import Declared, Fit
 
 Array = NDArray[np.float64]
-ACCUSE = {"updates": 3.8, "norms": 2.7, "held-out": 2.5, "peers": 5.0}  # standard errors
+ACCUSE = {"updates": 3.8, "norms": 2.5, "held-out": 3.2, "peers": 5.0}  # standard errors
 RULED_OUT = 0.14  # "as declared" says that an excess of this much is ruled out
 LEAST_ROUNDS = 8
 IDLE_ROUNDS, IDLE_SIZE = 3, 1e-9
@@ -27,11 +28,11 @@ class Trace:
     declared: Declared
     updates: Array | None = None  # (L, rounds, d)
     w: Array | None = None  # (rounds, d), the model each round started from
-    held_out: Array | None = None  # (L, rounds), held-out loss of each client's classes
+    held_out: HeldOut | None = None  # what the server expects from data of its own
 
     def among(self, clients: NDArray[np.int64]) -> Trace:
         """Some of the clients."""
-        held = None if self.held_out is None else self.held_out[clients]
+        held = None if self.held_out is None else self.held_out.among(clients)
         moves = None if self.updates is None else self.updates[clients]
         return Trace(self.norms[clients], self.declared.pick(clients), moves, self.w, held)
 
@@ -42,7 +43,7 @@ class Trace:
             self.declared.pick(slice(None), slice(rounds)),
             None if self.updates is None else self.updates[:, :rounds],
             None if self.w is None else self.w[:rounds],
-            None if self.held_out is None else self.held_out[:, :rounds],
+            None if self.held_out is None else self.held_out.until(rounds),
         )
 
 
@@ -111,14 +112,17 @@ def _taper_verdict(excess: float, error: float, witness: str) -> Verdict:
     if score > accuse:
         return "fading"
     if score < -accuse - (1 if witness == "updates" else 3):  # peers that fade look like this
-        # a network's gradients may shrink more slowly than its held-out loss does, honestly
+        # a network may learn its own samples more slowly than held-out ones, honestly
         return "cannot tell yet" if witness == "held-out" else "rising"
     sure = score > -accuse and excess + 1.96 * error < RULED_OUT
     return "as declared" if sure else "cannot tell yet"
 
 
 def _fit(trace: Trace, plain: NDArray[np.bool_]) -> tuple[Fit, str]:
-    """The taper from the updates where their model explains them, else from their sizes."""
+    """The taper from replays, from updates where their model explains them, or from sizes."""
+    if trace.held_out is not None:
+        found = trace.held_out.among(np.flatnonzero(plain))
+        return fit_replayed(trace.norms[plain], found), "held-out"
     declared = trace.declared.pick(plain)
     stretch = robust.bins(declared.log_n[0])
     merged = Declared(
@@ -130,21 +134,17 @@ def _fit(trace: Trace, plain: NDArray[np.bool_]) -> tuple[Fit, str]:
     there = np.isfinite(norms)
     each = np.zeros((len(norms), int(stretch[-1]) + 1))
     np.add.at(each.T, stretch, there.T)
-    if trace.held_out is not None:
-        norms = norms / _wrong(trace.held_out[plain])
-    elif trace.updates is not None and trace.w is not None:
+    if trace.updates is not None and trace.w is not None:
         u = robust.averaged(trace.updates[plain], stretch, 1)
         fit = taper.fit_updates(u, robust.averaged(trace.w, stretch, 0), merged, each)
         if np.median(fit.explained) > 0.8:
             return fit, "updates"
     logs = np.log(np.where(there & (norms > 0), norms, np.nan))
-    sizes = np.exp(robust.averaged(logs, stretch, 1))
-    if trace.held_out is not None:
-        return taper.fit_peers(sizes, merged, each), "held-out"
-    fit = taper.fit_norms(sizes, merged, each, np.ones(len(norms), dtype=bool))
-    if taper.plausible(fit, merged):
+    merged_norms = np.exp(robust.averaged(logs, stretch, 1))
+    fit = sizes.fit_sizes(merged_norms, merged, each)
+    if sizes.plausible(fit):
         return fit, "norms"
-    return taper.fit_peers(sizes, merged, each), "peers"
+    return taper.fit_peers(merged_norms, merged, each), "peers"
 
 
 def _idle(trace: Trace) -> NDArray[np.bool_]:
@@ -157,13 +157,3 @@ def _idle(trace: Trace) -> NDArray[np.bool_]:
         seen = row[np.isfinite(row)][-IDLE_ROUNDS:]
         out[i] = len(seen) == IDLE_ROUNDS and bool(np.all(seen <= IDLE_SIZE * usual))
     return out
-
-
-def _wrong(held_out: Array) -> Array:
-    """How wrong the shared model is on each client's classes when a round starts.
-
-    The gradient of cross-entropy is as large as the probability that the model does not give
-    to the right class, 1 - exp(-loss); what a client sends is in proportion to that.
-    """
-    before = np.concatenate([held_out[:, :1], held_out[:, :-1]], axis=1)
-    return np.maximum(-np.expm1(-before), 1e-6)

@@ -10,8 +10,7 @@ with :math:`S_k^{(2)}` the sum of the squared step sizes. A client that tapers b
 faster than declared has its step sizes multiplied by :math:`n^{-e}`. A plain slope of
 log |u_k| takes the bend of g_k for a taper (0.07 off for honest clients of the paper's size);
 here :math:`\lambda` is fitted beside e. With the updates at hand w_i is fitted too, so that
-the motion of the shared model is accounted for. With sizes alone |w_i - w| is taken as
-constant up to a factor that all clients share, and the rest is in the width of the interval.
+the motion of the shared model is accounted for; for sizes alone see :mod:`fedtaper.audit.sizes`.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from fedtaper.audit.robust import middle, row_median
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-CURVATURE_SPREAD = {"updates": 1.0, "norms": 0.7}  # prior deviation of log curvature
+CURVATURE_SPREAD = 1.0  # prior deviation of log curvature
 EXCESS_SPREAD = 0.5  # prior deviation of the excess
 OVERSHOOT = 3.0  # rounds whose largest a * curvature exceeds 1 / this count for little
-SYSTEMATIC = {"updates": 0.006, "norms": 0.014}  # what the model leaves out, as a deviation
+SYSTEMATIC, BESIDE = 0.006, 0.014  # what a model, or a comparison, leaves out, as a deviation
 FLOOR = 1e-12
 
 
@@ -58,7 +57,7 @@ class Fit:
     log_curvature: Array
     size: Array  # distance to its optimum, in the model's units
     explained: Array  # share of what was sent that the model explains
-    common: Array  # (rounds,) the factor all clients share, in logs (norms)
+    common: Array  # (rounds,) what all clients share beside the model, in logs (sizes)
 
 
 def fit_updates(updates: Array, w: Array, declared: Declared, rounds_each: Array) -> Fit:
@@ -70,10 +69,10 @@ def fit_updates(updates: Array, w: Array, declared: Declared, rounds_each: Array
     u = np.where(there[..., None], updates, 0.0)
     curvature, excess, place = _start_updates(u, w, declared, rounds_each)
     centre = float(np.median(curvature))
-    prior = np.full(len(u), 1 / CURVATURE_SPREAD["updates"] ** 2)
+    prior = np.full(len(u), 1 / CURVATURE_SPREAD**2)
     freedom = np.maximum(there.sum(axis=1) * u.shape[2] - u.shape[2] - 2, 1)
     for _ in range(25):
-        g, bend, variance, trust = _shape(declared, curvature, excess)
+        g, bend, variance, trust = shape(declared, curvature, excess)
         weight = rounds_each * trust / variance
         gap = place[:, None] - w
         residual = (u - g[..., None] * gap) * there[..., None]
@@ -90,57 +89,12 @@ def fit_updates(updates: Array, w: Array, declared: Declared, rounds_each: Array
     total = (weight * (u**2).sum(axis=2)).sum(axis=1)
     return Fit(
         excess,
-        np.hypot(step.error(prior), SYSTEMATIC["updates"]),
+        np.hypot(step.error(prior), SYSTEMATIC),
         curvature,
         np.linalg.norm(place - w[-1], axis=1),
         1 - square.sum(axis=1) / np.maximum(total, FLOOR**2),
         np.zeros(u.shape[1]),
     )
-
-
-def fit_norms(norms: Array, declared: Declared, rounds_each: Array, peers: Flags) -> Fit:
-    """From sizes (L, rounds), NaN where absent; ``peers`` marks the clients to lean on."""
-    there = (rounds_each > 0) & (np.nan_to_num(norms) > 0)
-    log_norms = np.where(there, np.log(np.where(there, norms, 1.0)), 0.0)
-    late = np.arange(norms.shape[1]) >= norms.shape[1] // 4
-    centre = _start_norms(log_norms, there, late, declared, peers)
-    curvature, excess = np.full(len(norms), centre), np.zeros(len(norms))
-    level = row_median(log_norms - np.log(_shape(declared, curvature, excess)[0]), there & late)
-    common, spread = np.zeros(norms.shape[1]), CURVATURE_SPREAD["norms"]
-    for sweep in range(4):
-        for _ in range(8):
-            prior = _student(curvature - centre, spread)
-            g, bend, _, trust = _shape(declared, curvature, excess)
-            residual = np.where(there, log_norms - np.log(g) - level[:, None] - common, 0.0)
-            scale = np.maximum(1.4826 * row_median(np.abs(residual), there & late), 1e-3)
-            weight = rounds_each * there * trust / scale[:, None] ** 2
-            robust = weight / np.maximum(1, np.abs(residual) / (2 * scale[:, None]))
-            ones, slope = np.ones_like(g), (bend / g)[..., None]
-            step = _Step(ones, slope, declared.log_n, residual[..., None], robust)
-            move = step.solve(prior, curvature - centre, excess)
-            level, excess = level + move[0][:, 0], np.clip(excess + move[2], -1.0, 3.0)
-            curvature = np.clip(curvature + move[1], centre - 3, centre + 3)
-            if _settled(move):
-                break
-        away = np.exp(middle(level[peers]) - level)  # peers' distance over the client's own
-        error = np.hypot(step.error(prior), _drift(spread) * np.maximum(away, 1))
-        if sweep < 3:
-            spread, centre = _learn(curvature, step.inverse(prior)[:, 0, 0], spread, centre, peers)
-            like = peers & (np.abs(excess - middle(excess[peers])) < 2.5 * error)
-            common = common + _shared(residual, there & like[:, None])
-    return Fit(excess, error, curvature, np.exp(level), np.ones(len(norms)), common)
-
-
-def plausible(fit: Fit, declared: Declared) -> bool:
-    """Whether the fit of sizes describes a model that has settled and steps that are small.
-
-    It does not where local steps would reach a client's own optimum half-way through the
-    run, where the clients' sizes move together, or where all clients seem to fade at once.
-    """
-    halfway = declared.sums[:, declared.sums.shape[1] // 2]
-    reach = middle(np.exp(fit.log_curvature) * halfway)
-    together = float(np.sqrt(np.mean(fit.common[len(fit.common) // 3 :] ** 2)))
-    return reach < 0.5 and together < 0.1 and abs(middle(fit.excess)) < 0.05
 
 
 def fit_peers(sizes: Array, declared: Declared, rounds_each: Array) -> Fit:
@@ -172,11 +126,11 @@ def fit_peers(sizes: Array, declared: Declared, rounds_each: Array) -> Fit:
         spread = 1.4826 * middle(np.abs(excess))
         like = np.abs(excess) <= max(2.5 * spread, FLOOR)
     own = scale[:, 0] / np.sqrt(np.maximum((weight * centred**2).sum(axis=1), 1e-300))
-    error = np.hypot(np.hypot(own, spread), SYSTEMATIC["norms"])
+    error = np.hypot(np.hypot(own, spread), BESIDE)
     return Fit(excess, error, np.zeros(len(sizes)), np.exp(level), np.ones(len(sizes)), common)
 
 
-def _shape(declared: Declared, curvature: Array, excess: Array) -> tuple[Array, ...]:
+def shape(declared: Declared, curvature: Array, excess: Array) -> tuple[Array, ...]:
     """G_k, its derivative by log curvature, the noise's relative variance, and trust (0 to 1).
 
     The noise of a round is the sum of the steps' noises, each damped by the updates after it.
@@ -253,32 +207,6 @@ def _settled(move: tuple[Array, Array, Array]) -> bool:
     return float(max(np.abs(move[1]).max(), np.abs(move[2]).max())) < 1e-4
 
 
-def _student(off: Array, spread: float) -> Array:
-    """Precision of a heavy-tailed prior: the odd client out is not pulled to the others."""
-    return 3 / (2 * spread**2 + off**2)
-
-
-def _drift(spread: float) -> float:
-    """What the shared model's unseen motion may do to a slope of sizes.
-
-    Unequal curvatures make the clients' weights, and so the place the model settles at, move
-    on with the step sizes.
-    """
-    unlike = np.clip((spread - 0.45) / (CURVATURE_SPREAD["norms"] - 0.45), 0, 1)
-    return float(SYSTEMATIC["norms"] * (1 + 3 * unlike))
-
-
-def _learn(
-    curvature: Array, variance: Array, spread: float, centre: float, peers: Flags
-) -> tuple[float, float]:
-    """How alike the clients' curvatures are, learnt from them (one step of EM)."""
-    if peers.sum() < 4:
-        return spread, centre
-    usual = middle(curvature[peers])
-    inside = middle((curvature[peers] - usual) ** 2 / 0.4549) + middle(variance[peers])
-    return float(np.clip(np.sqrt(inside), 0.15, CURVATURE_SPREAD["norms"])), usual
-
-
 def _grid(declared: Declared, low: float, high: float, count: int) -> Array:
     halfway = float(np.median(declared.sums[:, declared.sums.shape[1] // 2]))
     return np.log(np.geomspace(low, high, count) / halfway)
@@ -294,7 +222,7 @@ def _start_updates(
     count = (rounds_each > 0).sum(axis=1) * u.shape[2]
     for value, more in product(_grid(declared, 1e-3, 5, 14), (0.0, 0.12, 0.24)):
         each = np.full(len(u), value)
-        g, _, variance, trust = _shape(declared, each, 0 * each + more)
+        g, _, variance, trust = shape(declared, each, 0 * each + more)
         weight = rounds_each * trust / variance
         total = np.maximum((weight * g**2).sum(axis=1), 1e-300)
         target = u + g[..., None] * w
@@ -308,31 +236,3 @@ def _start_updates(
         excess = np.where(better, more, excess)
         place = np.where(better[:, None], where, place)
     return curvature, excess, place
-
-
-def _start_norms(
-    log_norms: Array, there: Flags, late: Flags, declared: Declared, peers: Flags
-) -> float:
-    """One curvature for all: the one whose bend the middle client follows best."""
-    found = []
-    grid = _grid(declared, 1e-2, 3, 16)
-    for value in grid:
-        each = np.full(len(log_norms), value)
-        g, _, _, trust = _shape(declared, each, 0 * each)
-        used = there & (trust > 0.3) & (np.arange(g.shape[1]) >= 2)
-        residual = log_norms - np.log(g)
-        residual = residual - row_median(residual, there & late)[:, None]
-        total = np.maximum(used.sum(axis=1), 1)
-        found.append(middle(((np.abs(residual) * used).sum(axis=1) / total)[peers]))
-    return float(grid[int(np.argmin(found))])
-
-
-def _shared(residual: Array, used: NDArray[np.bool_]) -> Array:
-    """What the clients' residuals have in common, shrunk by how much of it is chance."""
-    enough = used.sum(axis=0) >= 3
-    shared = row_median(residual.T, used.T) * enough
-    spread = 1.4826 * row_median(np.abs(residual - shared).T, used.T)
-    chance = 1.57 * spread**2 / np.maximum(used.sum(axis=0), 1)  # variance of a median
-    signal = float(np.mean(shared**2)) if enough.any() else 0.0
-    keep = max(0.0, 1 - 2 * float(np.mean(chance[enough])) / signal) if signal > 0 else 0.0
-    return keep * shared

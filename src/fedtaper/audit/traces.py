@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fedtaper.audit.directions import sketch
 from fedtaper.audit.judge import Trace
+from fedtaper.audit.replay import HeldOut, replay
 from fedtaper.audit.taper import Declared
 from fedtaper.errors import FedtaperError
 from fedtaper.experiment import Run
@@ -29,7 +30,7 @@ def from_run(
     run: Run,
     schedules: Sequence[Schedule] | None,
     seed: int | None,
-    held_out: ArrayLike | None,
+    held_out: HeldOut | None,
 ) -> tuple[Trace, Array, Array, NDArray[np.int64], Array]:
     """The trace, declared influence at the end, declared deltas, rounds and clock."""
     e = run.experiment
@@ -46,32 +47,23 @@ def from_run(
     norms = np.where(there, run.update_norms[pick], np.nan)
     a, clock = e.step_sizes(0, last)[index], e.clock_values(0, last)[index]
     moves = start = None
-    consecutive = last == len(run.round)
-    if run.updates is not None and consecutive:
+    if last == len(run.round) and run.w is not None and run.w0 is not None:
+        start = np.concatenate([run.w0[pick][None], run.w[pick][:-1]])
+        if held_out is None and hasattr(e.problem, "holdings"):
+            held_out = replay(e, start, run.seeds[pick] if run.many else run.seeds[0])
+    if last == len(run.round) and run.updates is not None:
         found = np.where(there[..., None], run.updates[pick], np.nan)
         moves = sketch(found).transpose(1, 0, 2)
-        if run.w is not None and run.w0 is not None:
-            start = sketch(np.concatenate([run.w0[pick][None], run.w[pick][:-1]]))
     trace = Trace(
         norms.T,
         _as_declared(a, clock + np.array([s.offset for s in e.schedules])),  # type: ignore[union-attr]
         moves,
-        start,
-        _class_losses(run, pick) if held_out is None else np.asarray(held_out, dtype=float).T,
+        None if moves is None or start is None else sketch(start),
+        held_out,
     )
     p = e.effective_influence(last - 1, last)[0]
     deltas = np.array([s.delta for s in e.schedules])  # type: ignore[union-attr]
     return trace, p, deltas, run.round, run.n
-
-
-def _class_losses(run: Run, pick: Any) -> Array | None:
-    """Held-out loss of each client's own mix of classes, (L, rounds), where a Run has it."""
-    counts = getattr(run.experiment.problem, "holdings", None)
-    if counts is None or "test_loss_class_0" not in run.metrics:
-        return None
-    share = np.asarray(counts, dtype=np.float64)
-    losses = [run.metrics[f"test_loss_class_{c}"][pick] for c in range(share.shape[1])]
-    return (share / share.sum(axis=1, keepdims=True)) @ np.stack(losses)
 
 
 def _as_declared(a: Array, clock: Array) -> Declared:

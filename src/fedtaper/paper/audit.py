@@ -32,11 +32,9 @@ MUST = (  # attacker, by round, from which witness, at least this share
     ("idle", 40, "updates", 1.0),
     ("noise", 100, "updates", 0.95),
     ("copying", 100, "updates", 0.95),
-    ("idle", 40, "norms", 1.0),
-)
-REPORTED = (  # sizes alone know nothing of the model's motion: asked the same, not decided by
     ("delta 0.9", 100, "norms", 0.95),
     ("delta 1", 40, "norms", 0.95),
+    ("idle", 40, "norms", 1.0),
 )
 FALSE_ALARMS, COVERAGE = 0.01, (0.92, 0.98)
 PER_SEED = 10  # federations for each seed of a study: 1,000 by default
@@ -99,7 +97,7 @@ def checks(table: Table) -> list[Check]:
             value, low, high = share_interval(table.accused(HONEST, round_, witness))
             name = f"honest clients accused, round {round_}, from {witness}"
             out.append(Check(name, value, low, high, "at most 0.01", value <= FALSE_ALARMS))
-    for kind, round_, witness, least in (*MUST, *REPORTED):
+    for kind, round_, witness, least in MUST:
         value, low, high = share_interval(table.accused([kind], round_, witness))
         name = _name(kind, round_, witness)
         out.append(Check(name, value, low, high, f"at least {least:g}", value >= least))
@@ -131,14 +129,14 @@ def judge_power(study: Study) -> Outcome:
     figures.calibration(main, study.figure("a1_calibration.png"))
     figures.heterogeneity(tables, study.figure("a1_heterogeneity.png"))
     value = {c.name: c.value for c in found}
-    aside = [_name(*row[:3]) for row in REPORTED]
-    failed = [c for c in found if not c.passed and c.name not in aside]
+    failed = [c for c in found if not c.passed]
     summary = (
         f"by round 100 {value['delta 0.9 found by round 100, from updates']:.1%} of those that "
         f"taper with 0.9 are found, by round 40 "
         f"{value['delta 1 found by round 40, from updates']:.1%} with 1, at "
         f"{value['honest clients accused, round 100, from updates']:.2%} false accusations; from "
-        f"sizes alone {value[aside[0]]:.1%} and {value[aside[1]]:.1%} at "
+        f"sizes alone {value['delta 0.9 found by round 100, from norms']:.1%} and "
+        f"{value['delta 1 found by round 40, from norms']:.1%} at "
         f"{value['honest clients accused, round 100, from norms']:.2%}"
     )
     if failed:

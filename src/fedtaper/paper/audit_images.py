@@ -10,12 +10,12 @@ from fedtaper.data import RareClass
 from fedtaper.experiment import Experiment
 from fedtaper.objectives.images import ImageClassification
 from fedtaper.paper.claim import Check, Claim, Outcome, Study
-from fedtaper.paper.federations import FRESH
 from fedtaper.paper.statistics import share_interval
 from fedtaper.schedules import Power
 from fedtaper.simulate import run
 
 ROUNDS, RARE = 100, 0
+FRESH = 1_000_000  # seeds below were used to choose the threshold
 DECLARED, FASTER = Power(0.1, 0.76), Power(0.1, 1.0)
 FOUND, FALSE_ALARMS = 0.9, 0.05
 
@@ -35,7 +35,7 @@ def federation(seed: int, attacked: bool) -> Experiment:
 
 
 def look(seed: int, attacked: bool) -> Audit:
-    """Run it, and audit it with the held-out loss of each client's classes."""
+    """Run it, and audit it beside replays on held-out data of each client's classes."""
     return audit(run(federation(seed, attacked), updates=True, progress=False))
 
 
@@ -44,10 +44,13 @@ def judge_images(study: Study) -> Outcome:
     count = max(5, study.seeds // 10)
     found, honest = [], []
     for seed in range(FRESH, FRESH + count):
-        study.say(f"A2: federation {seed - FRESH + 1} of {count}")
         attacked, fair = look(seed, True), look(seed, False)
         found.append(attacked.clients[0].verdict == "fading")
         honest += [c.accused for c in (*attacked.clients[1:], *fair.clients)]
+        study.say(
+            f"A2: federation {len(found)} of {count}; found {sum(found)}, "
+            f"honest accused {sum(honest)} of {len(honest)}"
+        )
     share, accused = share_interval(np.array(found)), share_interval(np.array(honest))
     checks = (
         Check("rare client found by round 100", *share, "at least 0.9", share[0] >= FOUND),
