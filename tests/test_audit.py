@@ -238,6 +238,20 @@ def replayed(rounds=60):
     return n, replay.HeldOut(np.repeat(sizes, 10, axis=2), alike)
 
 
+def test_a_class_that_is_learnt_is_no_fading():
+    """Sizes fall with the held-out loss; that is not held against a client."""
+    rng = np.random.default_rng(5)
+    n = 5.0 * np.arange(1, 101)
+    losses = np.outer((n / 5) ** -0.3, np.linspace(0.5, 1.5, 6)) * rng.lognormal(0, 0.1, (100, 6))
+    probability = np.exp(-losses)
+    sizes = (n[:, None] ** -0.76) * (1 - probability) * rng.lognormal(0, 0.1, (100, 6))
+    sizes[:, 2] *= n**-0.24
+    found = ft.audit(sizes, n=n, schedules=[DECLARED] * 6, held_out=losses).clients
+    assert [c.verdict for c in found if c.client != 2] == ["as declared"] * 5
+    assert found[2].verdict == "fading"
+    assert found[2].delta_low < 1.0 < found[2].delta_high
+
+
 def test_replays_on_held_out_data_are_accounted_for():
     """Honest clients fit their own samples better than held-out ones; one fades on top."""
     n, held_out = replayed()
@@ -376,6 +390,7 @@ def test_seeds_thinning_and_declared_otherwise(tmp_path):
         ({"n": CLOCK, "schedules": [DECLARED] * 3, "level": 1.5}, "level must lie"),
         ({"n": CLOCK, "schedules": [DECLARED] * 3, "updates": np.ones((9, 3, 2))}, "updates has"),
         ({"n": CLOCK, "schedules": [DECLARED] * 3, "held_out": replayed(9)[1]}, "held_out has"),
+        ({"n": CLOCK, "schedules": [DECLARED] * 3, "held_out": np.ones(4)}, "held_out has losses"),
     ],
 )
 def test_mistakes(how, text):

@@ -34,7 +34,7 @@ def audit(
     step_sums: ArrayLike | None = None,
     updates: ArrayLike | None = None,
     w: ArrayLike | None = None,
-    held_out: HeldOut | None = None,
+    held_out: HeldOut | ArrayLike | None = None,
     seed: int | None = None,
     level: float = 0.95,
 ) -> Audit:
@@ -54,7 +54,8 @@ def audit(
             the mean update, which is what a server that averages makes of them.
         held_out: what the server expects each client to send, from replays of the declared
             training on data of its own (``HeldOut``). On networks this is what an estimate
-            rests on. A Run on images that keeps its trajectory makes it by itself.
+            rests on. A Run on images that keeps its trajectory makes it by itself. With
+            arrays, the held-out loss of each client's class, (rounds, L), will do: cruder.
         seed: which seed of a Run over many.
         level: of the intervals.
 
@@ -66,6 +67,8 @@ def audit(
     ['as declared', 'as declared', 'as declared', 'idle', 'fading']
     """
     if isinstance(source, Run):
+        if held_out is not None and not isinstance(held_out, HeldOut):
+            raise FedtaperError("held-out losses go with arrays; for a Run pass a HeldOut")
         trace, declared_p, deltas, rounds, clock = from_run(source, schedules, seed, held_out)
     else:
         if n is None or schedules is None:
@@ -80,6 +83,9 @@ def audit(
         _check_shapes(sizes, clock, sums, moves, models, len(auditor.schedules))
         auditor.extend(sizes, clock, sums, moves, models)
         if held_out is not None:
+            if not isinstance(held_out, HeldOut):
+                losses = np.asarray(held_out, dtype=np.float64)
+                held_out = HeldOut.of_losses(losses, auditor.declared)
             wanted = (2, *sizes.shape)
             if held_out.sizes.shape != wanted:
                 raise FedtaperError(
@@ -111,6 +117,11 @@ class Auditor:
         self._declared: list[Array] = []  # (4, L) a round
         self._updates: list[Array] = []
         self._w: list[Array] = []
+
+    @property
+    def declared(self) -> Declared:
+        """The declared step sizes of the rounds so far."""
+        return Declared(*np.stack(self._declared, axis=2))
 
     def add(
         self,
@@ -176,7 +187,7 @@ class Auditor:
         whole = len(self._updates) == len(self.n)
         trace = Trace(
             np.stack(self._norms, axis=1),
-            Declared(*np.stack(self._declared, axis=2)),
+            self.declared,
             np.stack(self._updates, axis=1) if whole else None,
             np.stack(self._w) if whole else None,
             HeldOut(np.stack(self.held_out, axis=1), self.alike)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from fedtaper import draws
 from fedtaper.audit.robust import middle, row_median
-from fedtaper.audit.taper import EXCESS_SPREAD, Fit
+from fedtaper.audit.taper import EXCESS_SPREAD, Declared, Fit
+from fedtaper.errors import FedtaperError
 
 Array = NDArray[np.float64]
 FASTER = 0.24  # the second replay's excess: delta 1 for 0.76
@@ -36,6 +37,23 @@ class HeldOut:
 
     sizes: Array
     alike: Array
+
+    @classmethod
+    def of_losses(cls, losses: Array, declared: Declared) -> HeldOut:
+        """From the held-out loss of each client's class, (rounds, L), where nothing is replayed.
+
+        At loss l the class has probability exp(-l) and a softmax's gradient a size that goes
+        with 1 - exp(-l); the size sent goes with that times the step sum.
+        """
+        if losses.shape != declared.sums.T.shape:
+            raise FedtaperError(
+                f"held_out has losses of shape {losses.shape}; it must be {declared.sums.T.shape}"
+            )
+        if np.any(losses < 0):
+            raise FedtaperError("held_out has a negative loss; a cross-entropy is none")
+        plain = declared.sums.T * -np.expm1(-losses)
+        faster = plain * np.exp(-FASTER * declared.log_n.T)
+        return cls(np.stack([plain, faster]), np.eye(losses.shape[1]))
 
     def among(self, clients: NDArray[Any]) -> HeldOut:
         """Some of the clients."""
@@ -106,7 +124,7 @@ def fit_replayed(norms: Array, held_out: HeldOut) -> Fit:
     hold alike data; who has no such peers may lie anywhere from nothing to what others show.
     """
     plain, faster = held_out.sizes.transpose(0, 2, 1)
-    there = np.isfinite(norms) & (np.nan_to_num(norms) > 0) & np.isfinite(plain)
+    there = np.isfinite(norms) & (np.nan_to_num(norms) > 0) & (np.nan_to_num(plain) > 0)
     ratio = np.where(there, np.log(np.where(there, norms, 1) / np.where(there, plain, 1)), 0.0)
     reply = np.where(there, np.log(np.where(there, faster / plain, 1.0)) / FASTER, 0.0)
     raw, own = _slopes(ratio, reply, there)
