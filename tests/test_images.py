@@ -177,33 +177,6 @@ def test_channels_last_norm_is_group_norm():
     assert torch.allclose(channels_last(norm)(x), want, atol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(3, 2, 8, 6), (2, 1, 7, 5), (1, 1, 2, 2)], ids=str)
-def test_quick_pooling_is_pytorchs(shape):
-    from fedtaper.engines.pooling import quick_pools
-
-    quick, plain = quick_pools(torch.nn.MaxPool2d(2)), torch.nn.MaxPool2d(2)
-    assert type(quick) is not type(plain)
-    torch.manual_seed(0)
-    x = torch.randint(0, 3, shape).float()  # with ties
-    x.view(-1)[3] = torch.nan
-    ends = []
-    for pool in (quick, plain):
-        leaf = x.clone().requires_grad_()
-        out = pool(leaf)
-        toward = torch.arange(1.0, out.numel() + 1).view(out.shape)
-        ends.append((out.detach(), torch.autograd.grad(out, leaf, toward)[0]))
-    for one, other in zip(*ends, strict=True):
-        assert torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
-    for other in (
-        torch.nn.MaxPool2d(3),
-        torch.nn.MaxPool2d(2, 1),
-        torch.nn.MaxPool2d(2, padding=1),
-    ):
-        assert type(quick_pools(other)) is torch.nn.MaxPool2d
-    wide = torch.randn(2, 2, 4, 4, dtype=torch.float64)
-    assert torch.equal(quick(wide), plain(wide))
-
-
 def test_which_networks_can_be_stacked():
     from fedtaper import models
     from fedtaper.engines.stacked import can_stack

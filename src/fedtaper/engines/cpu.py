@@ -22,7 +22,6 @@ import torch
 from fedtaper.attackers import SCALED, actual_step_sizes, sent, tables
 from fedtaper.audit.directions import SKETCH, sketch
 from fedtaper.engines import KEEP_DIM, Block, State
-from fedtaper.engines.pooling import quick_pools
 from fedtaper.errors import FedtaperError
 from fedtaper.objectives.network import bind
 
@@ -45,7 +44,7 @@ class Client:
 
     def __init__(self, experiment: Any, device: str = "cpu") -> None:
         self.e, self.device = experiment, device
-        self.module = quick_pools(experiment.problem.module().to(device))
+        self.module = experiment.problem.module().to(device)
         self.w = torch.zeros(experiment.problem.dim, device=device)
         self.gradient = torch.zeros_like(self.w)
         bind(self.module, self.w, self.gradient)
