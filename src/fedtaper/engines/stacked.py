@@ -35,22 +35,32 @@ class _Convolution(nn.Conv2d):
         return out + self.bias.repeat_interleave(samples, 0)[:, :, None, None]
 
 
+def group_norm(x: Any, weight: Any, bias: Any, groups: int, eps: float) -> torch.Tensor:
+    """GroupNorm as sums over pixels and one multiply-add; weight and bias (clients, channels).
+
+    The same numbers as each client's ``torch.nn.GroupNorm``, to rounding, in a form that the
+    compiler keeps channels-last: the usual one views groups of channels as contiguous, which
+    costs a copy of the images before and after every layer.
+    """
+    clients, channels = weight.shape
+    shape = (clients, x.shape[0] // clients, groups, channels // groups)
+    wide = x.float()
+    count = x.shape[2] * x.shape[3] * shape[3]
+    mean = wide.sum((2, 3)).view(shape).sum(3, keepdim=True) / count
+    square = (wide * wide).sum((2, 3)).view(shape).sum(3, keepdim=True) / count
+    deviation = torch.rsqrt((square - mean * mean).clamp_min(0) + eps)
+    scale = weight.float().view(clients, 1, *shape[2:]) * deviation
+    shift = bias.float().view(clients, 1, *shape[2:]) - mean * scale
+    out = wide * scale.view(-1, channels, 1, 1) + shift.view(-1, channels, 1, 1)
+    return out.to(x.dtype)
+
+
 class _Norm(nn.GroupNorm):
-    """GroupNorm as sums over pixels and one multiply-add; weights (clients, channels)."""
+    """Weights (clients, channels)."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The same numbers as each client's ``torch.nn.GroupNorm``, to rounding."""
-        clients, channels = self.weight.shape
-        shape = (clients, x.shape[0] // clients, self.num_groups, channels // self.num_groups)
-        wide = x.float()
-        count = x.shape[2] * x.shape[3] * shape[3]
-        mean = wide.sum((2, 3)).view(shape).sum(3, keepdim=True) / count
-        square = (wide * wide).sum((2, 3)).view(shape).sum(3, keepdim=True) / count
-        deviation = torch.rsqrt((square - mean * mean).clamp_min(0) + self.eps)
-        scale = self.weight.float().view(clients, 1, *shape[2:]) * deviation
-        shift = self.bias.float().view(clients, 1, *shape[2:]) - mean * scale
-        out = wide * scale.view(-1, channels, 1, 1) + shift.view(-1, channels, 1, 1)
-        return out.to(x.dtype)
+        """Each client's GroupNorm."""
+        return group_norm(x, self.weight, self.bias, self.num_groups, self.eps)
 
 
 class _Linear(nn.Linear):
@@ -116,11 +126,11 @@ def loss_of(module: nn.Module, names: tuple[str, ...]) -> Callable[..., Any]:
 
 
 def update_of(local: Any) -> Callable[..., Any]:
-    """The clients' local updates as a function of tensors: what is compiled."""
+    """Local updates as a function of tensors, of one client (a a number) or many (a vector)."""
 
     def update(params: Any, masters: Any, anchors: Any, gradients: Any, a: Any) -> None:
         for p, w, anchor, gradient in zip(params, masters, anchors, gradients, strict=True):
-            size = a.view(-1, *[1] * (w.dim() - 1))
+            size = a.view(*a.shape, *[1] * (w.dim() - a.dim()))
             new = w - size * local.direction(gradient.float(), w, anchor)
             w.copy_(new)
             if p is not w:
