@@ -130,7 +130,7 @@ def update_of(local: Any) -> Callable[..., Any]:
 
     def update(params: Any, masters: Any, anchors: Any, gradients: Any, a: Any) -> None:
         for p, w, anchor, gradient in zip(params, masters, anchors, gradients, strict=True):
-            size = a.view(*a.shape, *[1] * (w.dim() - a.dim()))
+            size = a.view([*a.shape, *[1] * (w.dim() - a.dim())])
             new = w - size * local.direction(gradient.float(), w, anchor)
             w.copy_(new)
             if p is not w:
