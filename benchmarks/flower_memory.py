@@ -16,10 +16,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from fedtaper import store
 from fedtaper.deploy import processes
 from fedtaper.deploy.local import LocalFederation
 from fedtaper.deploy.scaffold import new_app
+from fedtaper.storage import store
 
 BEFORE = """
 import os

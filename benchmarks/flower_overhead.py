@@ -32,11 +32,11 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fedtaper as ft
-from fedtaper import store
 from fedtaper.engines.flower import client, simulation
 from fedtaper.engines.flower.roster import Roster
 from fedtaper.engines.flower.rounds import Rounds, event_log
 from fedtaper.engines.flower.source import PickledSource
+from fedtaper.storage import store
 
 KINDS = ("echo", "FedAvg", "ours")
 TURN = 5  # rounds of a kind, one after another

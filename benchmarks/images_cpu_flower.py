@@ -12,7 +12,7 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from fedtaper import models
+from fedtaper.problems import models
 
 logging.getLogger("flwr").setLevel(logging.ERROR)
 ROUNDS = 6

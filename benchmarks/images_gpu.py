@@ -21,7 +21,7 @@ import torch
 
 import fedtaper as ft
 from fedtaper import engines
-from fedtaper.engines import cuda
+from fedtaper.engines.cuda import session as cuda
 
 CLIENTS, BATCH, FLOP_IMAGE = 10, 32, 2.27e9
 

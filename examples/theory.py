@@ -6,7 +6,7 @@ python examples/theory.py
 import numpy as np
 
 import fedtaper as ft
-from fedtaper.theory import plots
+from fedtaper.show import theory as plots
 
 slow, fast = ft.Power(c=0.1, delta=0.76, offset=20), ft.Power(c=0.1, delta=1.0, offset=20)
 problem = ft.LinearRegression(num_clients=10, seed=0)

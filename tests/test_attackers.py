@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import fedtaper as ft
-from fedtaper import attackers, draws
+from fedtaper.core import draws
+from fedtaper.rules import behaviours as attackers
 
 SLOW, FAST = ft.Power(0.05, 0.76), ft.Power(0.05, 1.0)
 ALL = {
@@ -97,8 +98,8 @@ def test_toml_round_trip_and_store(tmp_path):
 def test_a_stopped_run_goes_on_the_same(tmp_path, monkeypatch):
     e = experiment()
     whole = ft.run(e, updates=True)
-    from fedtaper import simulate
     from fedtaper.engines import compiled
+    from fedtaper.simulation import drive as simulate
 
     monkeypatch.setattr(simulate, "_block_rounds", lambda *a: 2)
     advance, calls = compiled.advance, []

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 import fedtaper as ft
-from fedtaper import config, draws
-from fedtaper.audit import directions, replay, robust, taper, trace_of
-from fedtaper.audit import sizes as fit_sizes
-from fedtaper.audit.judge import judge
+from fedtaper.auditing import directions, replay, robust, taper, trace_of
+from fedtaper.auditing import sizes as fit_sizes
+from fedtaper.auditing.judge import judge
+from fedtaper.core import draws
 from fedtaper.paper import audit as study
 from fedtaper.paper.federations import FRESH, federation, looks, plain_slope
+from fedtaper.storage import config
 
 DECLARED = ft.Power(0.1, 0.76)
 CLOCK = 5.0 * np.arange(1, 101)

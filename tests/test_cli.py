@@ -8,7 +8,7 @@ import time
 import pytest
 from small_file import FILE
 
-COMMAND = [sys.executable, "-c", "from fedtaper.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from fedtaper.cli.main import main; main()"]
 
 
 def fedtaper(*words, cwd, **how):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedtaper as ft
-from fedtaper.clock import Clock, power_sum, power_sum_slope
+from fedtaper.theory.clock import Clock, power_sum, power_sum_slope
 
 PROBLEM = ft.LinearRegression(num_clients=3, samples=(100, 200, 300))
 COUNTS = [

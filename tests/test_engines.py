@@ -3,7 +3,8 @@ import pytest
 from scipy import stats
 
 import fedtaper as ft
-from fedtaper import draws, engines
+from fedtaper import engines
+from fedtaper.core import draws
 from fedtaper.engines import compiled, reference
 
 TAPERS = [ft.Power(0.3, 0.76), ft.Power(0.5, 1.0), ft.Power(0.1, 0.9, offset=3)]

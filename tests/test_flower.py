@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fedtaper as ft
-from fedtaper import store
 from fedtaper.deploy.files import Ports, write_deployment
 from fedtaper.deploy.scaffold import new_app
 from fedtaper.engines.flower.apps import serve
 from fedtaper.engines.flower.client import site_name
+from fedtaper.engines.flower.federation import numbered, read_plan
 from fedtaper.engines.flower.privacy import on_models
 from fedtaper.engines.flower.sites import realised_influence
-from fedtaper.federation import numbered, read_plan
+from fedtaper.storage import store
 
 SCHEDULES = (ft.Power(0.1, 0.76), ft.Power(0.1, 1.0), ft.Power(0.05, 0.9))
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import fedtaper as ft
-from fedtaper import store
 from fedtaper.deploy import processes
 from fedtaper.deploy.local import LocalFederation
+from fedtaper.storage import store
 
 REGRESSION = """
 [experiment]

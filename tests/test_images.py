@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import fedtaper as ft
-from fedtaper import draws
-from fedtaper.data import load_images
+from fedtaper.core import draws
+from fedtaper.problems.data import load_images
 
 SPLITS = [ft.Iid(), ft.RareClass(8), ft.DominantClass(0.65), ft.DominantClass(0.8), ft.Dirichlet()]
 
@@ -116,7 +116,7 @@ def test_cpu_engine_agrees_with_the_reference(rule):
 def test_the_captured_step_agrees_with_the_cpu_engine(rule, stacked):
     """The CUDA engine's arithmetic, run on the CPU, where there is nothing to capture."""
     from fedtaper import engines
-    from fedtaper.engines import cuda
+    from fedtaper.engines.cuda import session as cuda
 
     problem = digits(split=ft.Dirichlet(0.5, smallest=32), augment=True, model=smooth)
     e = experiment(problem, **rule)
@@ -136,7 +136,7 @@ def test_the_captured_step_agrees_with_the_cpu_engine(rule, stacked):
 
 def test_short_memory_halves_the_clients_side_by_side(monkeypatch):
     from fedtaper import engines
-    from fedtaper.engines import cuda
+    from fedtaper.engines.cuda import session as cuda
 
     e = experiment()
     want = ft.run(e)
@@ -166,7 +166,7 @@ def test_short_memory_halves_the_clients_side_by_side(monkeypatch):
 
 
 def test_channels_last_norm_is_group_norm():
-    from fedtaper.engines.cuda import channels_last
+    from fedtaper.engines.cuda.session import channels_last
 
     norm = torch.nn.GroupNorm(4, 16)
     with torch.no_grad():
@@ -178,8 +178,8 @@ def test_channels_last_norm_is_group_norm():
 
 
 def test_which_networks_can_be_stacked():
-    from fedtaper import models
-    from fedtaper.engines.stacked import can_stack
+    from fedtaper.engines.cuda.stacked import can_stack
+    from fedtaper.problems import models
 
     assert can_stack(models.build("resnet9", 3, 32, 32, 10))
     assert can_stack(models.build("cnn", 1, 8, 8, 10))
@@ -193,7 +193,7 @@ def test_which_networks_can_be_stacked():
 
 @pytest.mark.parametrize("form", [(3, 2, 5, 4, 16, 32), (2, 3, 8, 8, 32, 16)], ids=str)
 def test_stacked_convolution_is_each_clients_convolution(form):
-    from fedtaper.engines.convolution import convolve
+    from fedtaper.engines.cuda.convolution import convolve
 
     clients, batch, height, width, deep, wide = form
     torch.manual_seed(0)
@@ -214,8 +214,8 @@ def test_the_kernels_of_the_stacked_convolution():
     pytest.importorskip("triton")
     code = """
 import torch
-from fedtaper.engines.convolution import _packed
-from fedtaper.engines.convolution_kernels import gradient, multiplied
+from fedtaper.engines.cuda.convolution import _packed
+from fedtaper.engines.cuda.convolution_kernels import gradient, multiplied
 for clients, batch, size, deep, wide in ((3, 2, 5, 16, 32), (2, 3, 8, 32, 16), (1, 5, 32, 16, 16)):
     x = torch.randn(clients * batch, deep, size, size).contiguous(memory_format=torch.channels_last)
     w = _packed(torch.randn(clients, wide, deep, 3, 3))
@@ -274,8 +274,8 @@ def test_workers_change_nothing():
 
 
 def test_a_stopped_run_goes_on_as_if_it_had_not(tmp_path, monkeypatch):
-    from fedtaper import simulate
     from fedtaper.engines import cpu
+    from fedtaper.simulation import drive as simulate
 
     e = experiment(rounds=4, server=ft.Adam())
     whole = ft.run(e)
@@ -317,8 +317,8 @@ def test_a_stored_run_loads_without_its_data(tmp_path, monkeypatch):
 
 
 def test_a_large_model_keeps_its_last_state_and_no_trajectory(tmp_path, monkeypatch):
-    from fedtaper import simulate
     from fedtaper.engines import cpu
+    from fedtaper.simulation import drive as simulate
 
     monkeypatch.setattr(simulate, "KEEP_DIM", 10)
     monkeypatch.setattr(cpu, "KEEP_DIM", 10)
@@ -328,7 +328,7 @@ def test_a_large_model_keeps_its_last_state_and_no_trajectory(tmp_path, monkeypa
 
 
 def test_parameter_counts():
-    from fedtaper.models import build
+    from fedtaper.problems.models import build
 
     def count(*how):
         return sum(p.numel() for p in build(*how).parameters())
@@ -443,7 +443,7 @@ def test_a_wrong_download_leaves_no_trace_in_the_cache(tmp_path):
     import hashlib
     from dataclasses import replace
 
-    from fedtaper.data import sources
+    from fedtaper.problems.data import sources
 
     served = tmp_path / "served.npz"
     write_npz(served)
@@ -466,8 +466,8 @@ def test_cifar_comes_from_the_binary_archive(tmp_path):
     import io
     import tarfile
 
-    from fedtaper.data.sets import _read_cifar
-    from fedtaper.data.sources import SOURCES
+    from fedtaper.problems.data.sets import _read_cifar
+    from fedtaper.problems.data.sources import SOURCES
 
     rng = np.random.default_rng(1)
     rows = rng.integers(0, 256, (6, 4, 3073), dtype=np.uint8)
@@ -492,7 +492,7 @@ def test_normalised_images_have_mean_0_and_deviation_1():
 
 
 def test_augmentation_flips_and_turns():
-    from fedtaper.objectives.network import augmented
+    from fedtaper.problems.network import augmented
 
     x = torch.randn(3, 2, 8, 8)
     none, half = torch.zeros(3), torch.full((3,), torch.pi / 2)

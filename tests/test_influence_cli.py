@@ -2,7 +2,7 @@
 
 from typer.testing import CliRunner
 
-from fedtaper.cli import app
+from fedtaper.cli.main import app
 
 
 def test_plan_and_audit(tmp_path, monkeypatch):

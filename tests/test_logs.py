@@ -9,9 +9,9 @@ from flower_loop import LoopGrid, Source
 from typer.testing import CliRunner
 
 import fedtaper as ft
-from fedtaper.cli import app
-from fedtaper.config import read_log
+from fedtaper.cli.main import app
 from fedtaper.engines.flower.apps import serve
+from fedtaper.storage.config import read_log
 
 TOML = """
 [experiment]

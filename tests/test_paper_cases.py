@@ -8,7 +8,7 @@ import pytest
 import fedtaper as ft
 from fedtaper.paper.regression import PAPER_STEP, case_2, case_3
 
-pytestmark = pytest.mark.filterwarnings("ignore::fedtaper.errors.StabilityWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::fedtaper.core.errors.StabilityWarning")
 
 
 def own_equilibrium(problem, p):

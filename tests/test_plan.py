@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedtaper as ft
-from fedtaper.errors import AssumptionWarning
+from fedtaper.core.errors import AssumptionWarning
 
 SERVERS = (
     ft.Average(),
@@ -154,7 +154,7 @@ def test_vanishing_says_what_is_left():
 
 
 def test_rare_client_by_name(monkeypatch):
-    module = sys.modules["fedtaper.stability"]
+    module = sys.modules["fedtaper.theory.stability"]
     monkeypatch.setattr(module, "MEASURABLE", 0)  # ten power iterations are not quick
     pytest.importorskip("torch", reason="images need torch")
     problem = ft.ImageClassification("digits", split=ft.RareClass(3, client=2), model="cnn")
@@ -173,7 +173,7 @@ def test_the_offset_that_avoids_the_climb():
 
 
 def test_power_iteration_agrees_with_the_closed_form():
-    from fedtaper.stability import largest_curvature
+    from fedtaper.theory.stability import largest_curvature
 
     problem = ft.LinearRegression(num_clients=2, dim=5, samples=60, seed=3)
     for i in range(2):

@@ -10,7 +10,7 @@ import pytest
 
 import fedtaper as ft
 from fedtaper.deploy.processes import command_line, descendants
-from fedtaper.spread import run_many
+from fedtaper.simulation.jobs import run_many
 
 
 def regressions(count, rounds=60):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedtaper as ft
-from fedtaper.influence import reference_client
+from fedtaper.core.influence import reference_client
 
 scales = st.floats(1e-6, 1e3)
 deltas = st.floats(0.7501, 1.0)

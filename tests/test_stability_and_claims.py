@@ -4,7 +4,7 @@ import pytest
 import fedtaper as ft
 from fedtaper.paper import LEDGER, pick
 from fedtaper.paper.statistics import median_interval, share_interval
-from fedtaper.stability import stability
+from fedtaper.theory.stability import stability
 
 
 def test_stable_steps_are_silent():

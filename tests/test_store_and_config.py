@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from small_file import FILE
 
 import fedtaper as ft
-from fedtaper import simulate, store
+from fedtaper.simulation import drive as simulate
+from fedtaper.storage import store
 
 BASE = FILE.replace("rounds = 30", "rounds = 20")
 

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binomtest
 
 import fedtaper as ft
-from fedtaper import draws
+from fedtaper.core import draws
 from fedtaper.theory.probability import binomial_interval
 from fedtaper.theory.trace import trace
 

@@ -7,10 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 import fedtaper as ft
-from fedtaper.cli import app
+from fedtaper.cli.main import app
 from fedtaper.paper import theory as claims
 from fedtaper.paper.claim import reproduce
-from fedtaper.theory import plots
+from fedtaper.show import theory as plots
 
 TOML = """
 [experiment]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedtaper as ft
-from fedtaper.tracking import power_law
+from fedtaper.theory.tracking import power_law
 
 SLOW = ft.Power(0.1, 0.76)
 CASES = {

@@ -7,35 +7,35 @@ when they are first needed.
 
 __version__ = "0.1.0"
 
-from fedtaper.attackers import After, Copies, Idle, Noise, Tapers
-from fedtaper.audit import Audit, Auditor, ClientAudit, HeldOut, audit
-from fedtaper.config import from_toml, read_toml, to_toml
-from fedtaper.data import Dirichlet, DominantClass, Iid, RareClass
-from fedtaper.errors import AssumptionWarning, FedtaperError, FedtaperWarning, StabilityWarning
+from fedtaper.auditing import Audit, Auditor, ClientAudit, HeldOut, audit
+from fedtaper.core.errors import AssumptionWarning, FedtaperError, FedtaperWarning, StabilityWarning
+from fedtaper.core.influence import Influence, effective_influence, influence
+from fedtaper.core.schedules import Constant, Power
+from fedtaper.engines.flower.federation import Federation, Task
 from fedtaper.experiment import Divergence, Experiment, Run
-from fedtaper.federation import Federation, Task
-from fedtaper.forecast import Forecast, forecast
-from fedtaper.influence import Influence, effective_influence, influence
-from fedtaper.local import Proximal, Sgd
-from fedtaper.logs import Log
-from fedtaper.objectives.custom import Custom
-from fedtaper.objectives.images import ImageClassification
-from fedtaper.objectives.linear import LinearRegression
-from fedtaper.ode import LimitOde, limit_ode
-from fedtaper.plan import Fade, Plan, plan
-from fedtaper.presets import PRESETS
-from fedtaper.report import report
-from fedtaper.schedules import Constant, Power
-from fedtaper.server import Adagrad, Adam, Average, Normalised, Yogi
-from fedtaper.simulate import run
-from fedtaper.spread import run_many
-from fedtaper.stability import Stability, stability
-from fedtaper.store import load
+from fedtaper.planning.plan import Fade, Plan, plan
+from fedtaper.problems.custom import Custom
+from fedtaper.problems.data import Dirichlet, DominantClass, Iid, RareClass
+from fedtaper.problems.images import ImageClassification
+from fedtaper.problems.linear import LinearRegression
+from fedtaper.rules.behaviours import After, Copies, Idle, Noise, Tapers
+from fedtaper.rules.local import Proximal, Sgd
+from fedtaper.rules.presets import PRESETS
+from fedtaper.rules.server import Adagrad, Adam, Average, Normalised, Yogi
+from fedtaper.show.report import report
+from fedtaper.simulation.drive import run
+from fedtaper.simulation.jobs import run_many
+from fedtaper.storage.config import from_toml, read_toml, to_toml
+from fedtaper.storage.logs import Log
+from fedtaper.storage.store import load
 from fedtaper.theory.assumptions import Assumptions, check
 from fedtaper.theory.bound import Bound, bound
+from fedtaper.theory.forecast import Forecast, forecast
 from fedtaper.theory.noise import NoiseSums, noise_sums
+from fedtaper.theory.ode import LimitOde, limit_ode
 from fedtaper.theory.probability import ProbabilityOne, probability_one
-from fedtaper.tracking import Tracking, tracking_error
+from fedtaper.theory.stability import Stability, stability
+from fedtaper.theory.tracking import Tracking, tracking_error
 
 __all__ = [
     "PRESETS",

@@ -2,7 +2,7 @@
 
 import sys
 
-from fedtaper.cli import main
+from fedtaper.cli.main import main
 
 if __name__ == "__main__":
     sys.argv[0] = "fedtaper"

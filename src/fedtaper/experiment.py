@@ -11,19 +11,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtaper import draws
-from fedtaper.attackers import Behaviour, checked
-from fedtaper.checks import per_client, whole
-from fedtaper.errors import FedtaperError
-from fedtaper.influence import (
-    Influence,
-    checked_schedules,
-    influence,
-    reference_client,
-)
-from fedtaper.local import LocalRule, Sgd
-from fedtaper.schedules import Schedule, step_sizes
-from fedtaper.server import Average, ServerRule
+from fedtaper.core import draws
+from fedtaper.core.checks import per_client, whole
+from fedtaper.core.errors import FedtaperError
+from fedtaper.core.influence import Influence, checked_schedules, influence, reference_client
+from fedtaper.core.schedules import Schedule, step_sizes
+from fedtaper.rules.behaviours import Behaviour, checked
+from fedtaper.rules.local import LocalRule, Sgd
+from fedtaper.rules.server import Average, ServerRule
 
 Array = NDArray[np.float64]
 Clock = Literal["update", "epoch", "round"]

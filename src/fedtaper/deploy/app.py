@@ -8,8 +8,8 @@ import tomllib
 from functools import partial
 from pathlib import Path
 
-from fedtaper.errors import FedtaperError
-from fedtaper.federation import read_plan
+from fedtaper.core.errors import FedtaperError
+from fedtaper.engines.flower.federation import read_plan
 
 SERVER_SCRIPT = "server/superlink.sh"  # by which a folder is known as a deployment
 PYPROJECT = """\

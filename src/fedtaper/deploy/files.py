@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedtaper import store
 from fedtaper.deploy.app import write_app
-from fedtaper.federation import Federation, read_plan
+from fedtaper.engines.flower.federation import Federation, read_plan
+from fedtaper.storage import store
 
 HEAD = '#!/usr/bin/env bash\n# {what}\nset -euo pipefail\numask 077\ncd "$(dirname "$0")"\n'
 QUIET = """\

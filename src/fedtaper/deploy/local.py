@@ -18,11 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedtaper import store
+from fedtaper.core.errors import FedtaperError
 from fedtaper.deploy import processes
 from fedtaper.deploy.files import Ports, write_deployment
-from fedtaper.errors import FedtaperError
 from fedtaper.experiment import Run
+from fedtaper.storage import store
 
 START_SECONDS = 90.0
 COMMAND_SECONDS = 120.0
@@ -192,7 +192,7 @@ def _leave(number: int, frame: Any) -> None:
 
 def _ports(file: str | Path) -> Ports:
     """Free ports; the SuperNodes take a stretch of them."""
-    from fedtaper.federation import read_plan
+    from fedtaper.engines.flower.federation import read_plan
 
     count = len(read_plan(file).federation.sites)
     for _ in range(50):

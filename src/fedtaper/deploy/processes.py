@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedtaper.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError
 
 
 def start(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedtaper import store
+from fedtaper.core.errors import FedtaperError
 from fedtaper.deploy.app import app_name, pyproject
-from fedtaper.errors import FedtaperError
+from fedtaper.storage import store
 
 TASK = '''\
 """Our model and data. Replace the three functions by your own; nothing else has to change."""

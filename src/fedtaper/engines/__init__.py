@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.attackers import needs_last
+from fedtaper.rules.behaviours import needs_last
 
 Array = NDArray[np.float64]
 KEEP_DIM = 20_000  # networks up to this size keep their trajectory in the Run

@@ -16,8 +16,10 @@ import numpy as np
 from numba import njit
 from numba.cpython.unsafe.tuple import tuple_setitem
 
-from fedtaper import attackers, draws, local, server
+from fedtaper.core import draws
 from fedtaper.engines import Block, State, new_block
+from fedtaper.rules import behaviours as attackers
+from fedtaper.rules import local, server
 
 WIDE = 16  # features from which sums are kept in memory rather than in registers
 TOGETHER = 16  # seeds that one thread moves on side by side, sharing the cached data
@@ -42,7 +44,7 @@ _scaled_step = njit(inline="always")(server.scaled_step)
 
 def supports(experiment: Any) -> bool:
     """Whether this engine knows the problem and both rules."""
-    from fedtaper.objectives.linear import LinearRegression
+    from fedtaper.problems.linear import LinearRegression
 
     return (
         isinstance(experiment.problem, LinearRegression)

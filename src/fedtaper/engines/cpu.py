@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedtaper.attackers import SCALED, actual_step_sizes, sent, tables
-from fedtaper.audit.directions import SKETCH, sketch
+from fedtaper.auditing.directions import SKETCH, sketch
+from fedtaper.core.errors import FedtaperError
 from fedtaper.engines import KEEP_DIM, Block, State
-from fedtaper.errors import FedtaperError
-from fedtaper.objectives.network import bind
+from fedtaper.problems.network import bind
+from fedtaper.rules.behaviours import SCALED, actual_step_sizes, sent, tables
 
 SLOT_BYTES = 2**29  # clients' models held at once
 WORTHWHILE = 1.0  # seconds of work left that pay for starting workers

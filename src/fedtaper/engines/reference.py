@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fedtaper import attackers, draws
+from fedtaper.core import draws
 from fedtaper.engines import Block, State, new_block
+from fedtaper.rules import behaviours as attackers
 
 
 def advance(experiment: Any, state: State, rounds: int) -> Block:

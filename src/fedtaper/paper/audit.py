@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.audit.records import ACCUSATIONS
+from fedtaper.auditing.records import ACCUSATIONS
 from fedtaper.paper import audit_figures as figures
 from fedtaper.paper.claim import Check, Claim, Outcome, Study
 from fedtaper.paper.federations import (

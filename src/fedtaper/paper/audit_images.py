@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedtaper.attackers import Tapers
-from fedtaper.audit import Audit, audit
-from fedtaper.data import RareClass
+from fedtaper.auditing import Audit, audit
+from fedtaper.core.schedules import Power
 from fedtaper.experiment import Experiment
-from fedtaper.objectives.images import ImageClassification
 from fedtaper.paper.claim import Check, Claim, Outcome, Study
 from fedtaper.paper.statistics import share_interval
-from fedtaper.schedules import Power
-from fedtaper.simulate import run
+from fedtaper.problems.data import RareClass
+from fedtaper.problems.images import ImageClassification
+from fedtaper.rules.behaviours import Tapers
+from fedtaper.simulation.drive import run
 
 ROUNDS, RARE = 100, 0
 FRESH = 1_000_000  # seeds below were used to choose the threshold

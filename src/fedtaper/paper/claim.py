@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from fedtaper import store
-from fedtaper.errors import FedtaperError, nearest
+from fedtaper.core.errors import FedtaperError, nearest
 from fedtaper.experiment import Experiment, Run
-from fedtaper.simulate import run as simulate
+from fedtaper.simulation.drive import run as simulate
+from fedtaper.storage import store
 
 Verdict = Literal["reproduced", "not-at-this-horizon", "not-with-these-settings"]
 CLAIMS_FILE = "claims.json"

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from fedtaper import store
-from fedtaper.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError
 from fedtaper.paper.claim import Claim, Study, reproduce, write_rows
-from fedtaper.spread import spread
+from fedtaper.simulation.jobs import spread
+from fedtaper.storage import store
 
 
 def reproduce_on_ray(

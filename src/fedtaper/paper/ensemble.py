@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper import draws
-from fedtaper.errors import StabilityWarning
+from fedtaper.core import draws
+from fedtaper.core.errors import StabilityWarning
+from fedtaper.core.schedules import Power, Schedule
 from fedtaper.experiment import Experiment, Run
-from fedtaper.objectives.linear import LinearRegression
 from fedtaper.paper.claim import Study
-from fedtaper.presets import PRESETS
-from fedtaper.schedules import Power, Schedule
-from fedtaper.simulate import run
+from fedtaper.problems.linear import LinearRegression
+from fedtaper.rules.presets import PRESETS
+from fedtaper.simulation.drive import run
 
 Array = NDArray[np.float64]
 PROBLEMS = 10

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from fedtaper.attackers import After, Behaviour, Copies, Idle, Noise, Tapers
-from fedtaper.audit import trace_of
-from fedtaper.audit.judge import Finding, judge
-from fedtaper.errors import StabilityWarning
+from fedtaper.auditing import trace_of
+from fedtaper.auditing.judge import Finding, judge
+from fedtaper.core.errors import StabilityWarning
+from fedtaper.core.schedules import Power
 from fedtaper.experiment import Experiment
-from fedtaper.objectives.linear import LinearRegression
-from fedtaper.schedules import Power
-from fedtaper.simulate import run
+from fedtaper.problems.linear import LinearRegression
+from fedtaper.rules.behaviours import After, Behaviour, Copies, Idle, Noise, Tapers
+from fedtaper.simulation.drive import run
 
 FRESH = 2_000_000
 CLIENTS, DIM, LOCAL_STEPS, ROUNDS = 10, 3, 5, 100

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedtaper.experiment import Run
 from fedtaper.paper.claim import Study
-from fedtaper.plots import COLOURS, band, figure, shade
+from fedtaper.show.plots import COLOURS, band, figure, shade
 
 CHANGE = "||change of the shared model||"
 NAMES = {"fedavg": "FedAvg", "fedprox": "FedProx", "fednova": "FedNova"}
@@ -55,7 +55,7 @@ def equal(study: Study, runs: list[Run]) -> str:
 
 def holdings(study: Study, run: Run) -> str:
     """Who holds what."""
-    from fedtaper.data.picture import draw_holdings
+    from fedtaper.show.holdings import draw_holdings
 
     name = _name(study, "i1-who-holds-what")
     draw_holdings(run.experiment.problem, study.figure(name))

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedtaper import store
-from fedtaper.data import SOURCES, DominantClass, RareClass
-from fedtaper.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError
+from fedtaper.core.schedules import Constant, Power, Schedule
 from fedtaper.experiment import Experiment, Run
-from fedtaper.objectives.images import ImageClassification
 from fedtaper.paper.claim import Study
-from fedtaper.presets import PRESETS
-from fedtaper.schedules import Constant, Power, Schedule
-from fedtaper.simulate import run as simulate
+from fedtaper.problems.data import SOURCES, DominantClass, RareClass
+from fedtaper.problems.images import ImageClassification
+from fedtaper.rules.presets import PRESETS
+from fedtaper.simulation.drive import run as simulate
+from fedtaper.storage import store
 
 CLIENTS, BATCH, DELTA = 10, 32, 0.76
 BASELINES = ("fedavg", "fedprox", "fednova")

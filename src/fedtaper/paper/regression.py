@@ -12,8 +12,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.forecast import fades, forecast
-from fedtaper.influence import influence
+from fedtaper.core.influence import influence
+from fedtaper.core.schedules import Constant, Power, Schedule
 from fedtaper.paper import regression_figures as figures
 from fedtaper.paper.claim import Check, Claim, Outcome, Study, Verdict
 from fedtaper.paper.ensemble import (
@@ -26,7 +26,7 @@ from fedtaper.paper.ensemble import (
     ensemble,
 )
 from fedtaper.paper.statistics import above, below, nearly_all
-from fedtaper.schedules import Constant, Power, Schedule
+from fedtaper.theory.forecast import fades, forecast
 
 Array = NDArray[np.float64]
 NEAR = 0.05  # distance to the optimum that counts as there, equal steps

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtaper.core.schedules import Constant, Schedule
 from fedtaper.paper.claim import Study
 from fedtaper.paper.ensemble import (
     PAPER_STEP,
@@ -16,8 +17,7 @@ from fedtaper.paper.ensemble import (
     log_rounds,
     quiet_run,
 )
-from fedtaper.plots import COLOURS, band, figure, parameters, rounds_axis, shade
-from fedtaper.schedules import Constant, Schedule
+from fedtaper.show.plots import COLOURS, band, figure, parameters, rounds_axis, shade
 
 Cells = dict[tuple[float, int], Ensemble]
 PERIODS = (2, 5, 10)

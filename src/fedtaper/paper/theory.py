@@ -13,18 +13,18 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.errors import FedtaperWarning
+from fedtaper.core.errors import FedtaperWarning
+from fedtaper.core.schedules import Constant, Power, Schedule
 from fedtaper.experiment import Experiment, Run
-from fedtaper.forecast import forecast
-from fedtaper.objectives.linear import LinearRegression
 from fedtaper.paper.claim import Check, Claim, Outcome, Study
-from fedtaper.presets import PRESETS
-from fedtaper.schedules import Constant, Power, Schedule
-from fedtaper.simulate import run
+from fedtaper.problems.linear import LinearRegression
+from fedtaper.rules.presets import PRESETS
+from fedtaper.simulation.drive import run
 from fedtaper.theory.bound import Bound, bound
+from fedtaper.theory.forecast import forecast
 from fedtaper.theory.noise import NoiseSums, noise_sums
 from fedtaper.theory.probability import ProbabilityOne, probability_one
-from fedtaper.tracking import Tracking, tracking_error
+from fedtaper.theory.tracking import Tracking, tracking_error
 
 Array = NDArray[np.float64]
 ROUNDS, LOCAL_STEPS, WINDOW = 5000, 5, 0.05
@@ -74,7 +74,7 @@ def judge_t1(study: Study) -> Outcome:
         checks.append(_bound_check(name, bounds[name]))
     study.say(f"T1: case 3 to n = 1e6, {FAR_SEEDS} seeds")
     checks += [_reaches(), *limit_checks()]
-    from fedtaper.theory import plots
+    from fedtaper.show import theory as plots
 
     plots.tracking(found, study.figure("t1-tracking.png"))
     plots.bound_terms(bounds["case 3"], study.figure("t1-bound.png"))
@@ -92,7 +92,7 @@ def judge_t1(study: Study) -> Outcome:
 def _case(study: Study, name: str, schedules: tuple[Schedule, ...]) -> tuple[Tracking, Bound]:
     made = quiet_run(experiment(schedules), range(study.seeds))
     if name == "case 3":
-        from fedtaper.theory import plots
+        from fedtaper.show import theory as plots
 
         plots.phase_plane(_first_seeds(made, 1), study.figure("t1-phase-plane.png"))
     return track(made), bound(_first_seeds(made, BOUND_SEEDS), WINDOW)
@@ -165,7 +165,7 @@ def _first_seeds(made: Run, count: int) -> Run:
 
 def judge_t2(study: Study) -> Outcome:
     """Noise sums inside and outside A2, and the probability-one curves they lead to."""
-    from fedtaper.theory import plots
+    from fedtaper.show import theory as plots
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FedtaperWarning)

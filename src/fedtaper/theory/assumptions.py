@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError
 from fedtaper.experiment import Experiment
-from fedtaper.stability import stability
+from fedtaper.theory.stability import stability
 
 Array = NDArray[np.float64]
 Status = Literal["holds", "fails", "assumed"]

@@ -10,8 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.experiment import Run
-from fedtaper.ode import Kind, LimitOde, limit_ode
-from fedtaper.tracking import default_window, flow, round_record, round_weights, window_starts
+from fedtaper.theory.ode import Kind, LimitOde, limit_ode
+from fedtaper.theory.tracking import (
+    default_window,
+    flow,
+    round_record,
+    round_weights,
+    window_starts,
+)
 
 if TYPE_CHECKING:
     from fedtaper.theory.trace import Trace

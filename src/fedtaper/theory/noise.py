@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError
 from fedtaper.experiment import Run
-from fedtaper.tracking import Fit, power_law
+from fedtaper.theory.tracking import Fit, power_law
 
 Array = NDArray[np.float64]
 

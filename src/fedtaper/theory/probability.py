@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.errors import FedtaperError, nearest
+from fedtaper.core.errors import FedtaperError, nearest
 from fedtaper.experiment import Run
 
 Array = NDArray[np.float64]

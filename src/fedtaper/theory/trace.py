@@ -18,13 +18,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedtaper import draws
+from fedtaper.core import draws
+from fedtaper.core.errors import FedtaperError
 from fedtaper.engines import compiled
 from fedtaper.engines.compiled import FMA, WIDE, _fill_batch, _gradient, _gradient_wide
-from fedtaper.errors import FedtaperError
 from fedtaper.experiment import Experiment, Run
-from fedtaper.local import Sgd
-from fedtaper.tracking import round_record
+from fedtaper.rules.local import Sgd
+from fedtaper.theory.tracking import round_record
 
 Array = NDArray[np.float64]
 CHUNK_BYTES = 2**27  # sums kept at once: some 20 seeds side by side on each core

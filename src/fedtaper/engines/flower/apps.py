@@ -23,7 +23,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedtaper import store
+from fedtaper.core.errors import FedtaperError
 from fedtaper.engines import KEEP_DIM
 from fedtaper.engines.flower import client
 from fedtaper.engines.flower.roster import Roster, Site
@@ -31,9 +31,9 @@ from fedtaper.engines.flower.rounds import Rounds, event_log
 from fedtaper.engines.flower.sites import write_sites
 from fedtaper.engines.flower.source import FileSource, Source
 from fedtaper.engines.flower.watch import Watch
-from fedtaper.errors import FedtaperError
 from fedtaper.experiment import Experiment, Run
-from fedtaper.simulate import run as simulate
+from fedtaper.simulation.drive import run as simulate
+from fedtaper.storage import store
 
 M_MMAP_THRESHOLD = -3  # of mallopt, from malloc.h
 LARGE_BLOCK = 2**16

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from fedtaper.core.errors import FedtaperError
 from fedtaper.engines.flower import wire
 from fedtaper.engines.flower.guard import Answer
 from fedtaper.engines.flower.roster import FIRST_PAUSE, LONGEST_PAUSE, SLOWER
 from fedtaper.engines.flower.rounds import Session
-from fedtaper.errors import FedtaperError
 
 
 class BufferedSession(Session):

@@ -12,12 +12,12 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 import fedtaper
+from fedtaper.core.errors import FedtaperError
+from fedtaper.core.schedules import Constant, Power, Schedule
 from fedtaper.engines import reference
 from fedtaper.engines.flower import wire
 from fedtaper.engines.flower.source import Source
-from fedtaper.errors import FedtaperError
 from fedtaper.experiment import Experiment
-from fedtaper.schedules import Constant, Power, Schedule
 
 ORDER, MODEL, UPDATE, METRICS, TOLD = "order", "model", "update", "metrics", "told"
 SCHEDULE_KEYS = ("c", "delta", "offset")

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from flwr.app import Message
 
+from fedtaper.core.schedules import Schedule
 from fedtaper.engines.flower import wire
 from fedtaper.engines.flower.client import METRICS, SCHEDULE_KEYS, TOLD, UPDATE, as_numbers
-from fedtaper.schedules import Schedule
 
 
 class FaultError(Exception):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtaper.audit.directions import sketch
+from fedtaper.auditing.directions import sketch
 from fedtaper.engines.flower import wire
 from fedtaper.engines.flower.guard import Answer
 from fedtaper.experiment import Experiment

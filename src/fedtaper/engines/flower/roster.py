@@ -10,10 +10,10 @@ from typing import Any
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from fedtaper.core.errors import FedtaperError
+from fedtaper.core.schedules import Schedule
 from fedtaper.engines.flower.client import TOLD, as_schedule
-from fedtaper.errors import FedtaperError
-from fedtaper.federation import Federation
-from fedtaper.schedules import Schedule
+from fedtaper.engines.flower.federation import Federation
 
 TOGETHER = 2**23  # bytes of answers that are taken in together
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0  # seconds between two looks for answers

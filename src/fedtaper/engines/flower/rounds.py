@@ -12,17 +12,17 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedtaper.audit.directions import SKETCH
+from fedtaper.auditing.directions import SKETCH
+from fedtaper.core.errors import FedtaperError
 from fedtaper.engines import KEEP_DIM, Block, State
 from fedtaper.engines.flower import wire
 from fedtaper.engines.flower.client import MODEL, ORDER, as_numbers
+from fedtaper.engines.flower.federation import Federation
 from fedtaper.engines.flower.guard import Answer, FaultError, checked_update
 from fedtaper.engines.flower.intake import Intake
 from fedtaper.engines.flower.roster import Roster, Site, answers
 from fedtaper.engines.flower.watch import Watch
-from fedtaper.errors import FedtaperError
 from fedtaper.experiment import Experiment
-from fedtaper.federation import Federation
 
 EVENTS = "events.jsonl"
 RETRY_PAUSE = 3.0
@@ -188,7 +188,7 @@ class Session:
         """The shared model's own metrics, on the server."""
         import torch
 
-        from fedtaper.objectives.network import bind
+        from fedtaper.problems.network import bind
 
         if self.module is None:
             self.module = self.e.problem.module()

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedtaper import store
-from fedtaper.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError
+from fedtaper.engines.flower.federation import Federation, numbered
 from fedtaper.experiment import Experiment, Run
-from fedtaper.federation import Federation, numbered
-from fedtaper.logs import Log
+from fedtaper.storage import store
+from fedtaper.storage.logs import Log
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",

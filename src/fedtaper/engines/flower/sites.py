@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fedtaper import store
 from fedtaper.engines.flower.client import as_numbers
+from fedtaper.engines.flower.federation import Federation
 from fedtaper.experiment import Run
-from fedtaper.federation import Federation
+from fedtaper.storage import store
 
 
 def realised_influence(run: Run) -> Any:

@@ -10,10 +10,10 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedtaper.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError
+from fedtaper.engines.flower.federation import Federation, Plan, read_plan
 from fedtaper.experiment import Experiment
-from fedtaper.federation import Federation, Plan, read_plan
-from fedtaper.logs import Log
+from fedtaper.storage.logs import Log
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class FileSource:
         """How much data the site holds, where only the site knows."""
         if self._task is None:
             return None
-        from fedtaper.objectives.custom import Custom
+        from fedtaper.problems.custom import Custom
 
         return int(Custom(self._task.loss, self._task.init, [self._data(site)]).sizes[0])
 

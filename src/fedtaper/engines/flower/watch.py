@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtaper.audit import Auditor
+from fedtaper.auditing import Auditor
 from fedtaper.experiment import Experiment
 
 EVERY = 5  # rounds between two looks

@@ -1,0 +1,280 @@
+"""Who contributes as declared? From what the clients send, with what certainty.
+
+``audit`` looks at a whole run, or at plain arrays; ``Auditor`` is fed a round at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedtaper.auditing.directions import sketch
+from fedtaper.auditing.judge import Finding, Trace, judge, since
+from fedtaper.auditing.records import SIZES_ONLY, Audit, ClientAudit
+from fedtaper.auditing.replay import HeldOut
+from fedtaper.auditing.taper import Declared
+from fedtaper.auditing.traces import declared_round, from_run, trace_of
+from fedtaper.core.errors import FedtaperError
+from fedtaper.core.influence import checked_schedules, influence
+from fedtaper.core.schedules import Schedule
+from fedtaper.experiment import Run
+
+Array = NDArray[np.float64]
+
+__all__ = ["Audit", "Auditor", "ClientAudit", "HeldOut", "audit", "trace_of"]
+
+
+def audit(
+    source: Run | ArrayLike,
+    *,
+    n: ArrayLike | None = None,
+    schedules: Sequence[Schedule] | None = None,
+    step_sums: ArrayLike | None = None,
+    updates: ArrayLike | None = None,
+    w: ArrayLike | None = None,
+    held_out: HeldOut | ArrayLike | None = None,
+    seed: int | None = None,
+    level: float = 0.95,
+) -> Audit:
+    """Judge each client: as declared, fading, rising, idle, noise, copying, or cannot tell yet.
+
+    Args:
+        source: a Run, or the sizes of the updates, (rounds, L): NaN where a client was
+            absent, 0 where it sent nothing.
+        n: the clock at the end of each round (arrays only).
+        schedules: what the clients declared; for a Run, its experiment's.
+        step_sums: declared sums of step sizes, (rounds, L), if they do not follow from the
+            schedules at an update clock.
+        updates: the updates themselves, (rounds, L, d), NaN where absent: directions show
+            noise and copying, which sizes cannot, and sharpen the rest. A Run made with
+            ``updates=True`` has them.
+        w: the model that each round started from, (rounds, d). By default the running sum of
+            the mean update, which is what a server that averages makes of them.
+        held_out: what the server expects each client to send, from replays of the declared
+            training on data of its own (``HeldOut``). On networks this is what an estimate
+            rests on. A Run on images that keeps its trajectory makes it by itself. With
+            arrays, the held-out loss of each client's class, (rounds, L), will do: cruder.
+        seed: which seed of a Run over many.
+        level: of the intervals.
+
+    >>> import fedtaper as ft
+    >>> federation = ft.LinearRegression(num_clients=5, seed=1)
+    >>> e = ft.Experiment(federation, ft.Power(0.1, 0.76, offset=4), rounds=60, local_steps=5,
+    ...                   clients={3: ft.Idle(), 4: ft.Tapers(ft.Power(0.1, 1.0, offset=4))})
+    >>> [c.verdict for c in ft.audit(ft.run(e, updates=True)).clients]
+    ['as declared', 'as declared', 'as declared', 'idle', 'fading']
+    """
+    if isinstance(source, Run):
+        if held_out is not None and not isinstance(held_out, HeldOut):
+            raise FedtaperError("held-out losses go with arrays; for a Run pass a HeldOut")
+        trace, declared_p, deltas, rounds, clock = from_run(source, schedules, seed, held_out)
+    else:
+        if n is None or schedules is None:
+            raise FedtaperError(
+                "an audit of arrays needs n=, the clock at the end of each round, and "
+                "schedules=, what the clients declared"
+            )
+        auditor = Auditor(schedules)
+        sizes = np.asarray(source, dtype=np.float64)
+        clock, sums = np.asarray(n, dtype=np.float64), _optional(step_sums)
+        moves, models = _optional(updates), _optional(w)
+        _check_shapes(sizes, clock, sums, moves, models, len(auditor.schedules))
+        auditor.extend(sizes, clock, sums, moves, models)
+        if held_out is not None:
+            if not isinstance(held_out, HeldOut):
+                losses = np.asarray(held_out, dtype=np.float64)
+                held_out = HeldOut.of_losses(losses, auditor.declared)
+            wanted = (2, *sizes.shape)
+            if held_out.sizes.shape != wanted:
+                raise FedtaperError(
+                    f"held_out has sizes of shape {held_out.sizes.shape}; it must be {wanted}"
+                )
+            auditor.held_out, auditor.alike = list(held_out.sizes.swapaxes(0, 1)), held_out.alike
+        return auditor.result(level)
+    return _assemble(trace, declared_p, deltas, rounds, clock, level)
+
+
+class Auditor:
+    """The same, a round at a time: keeps O(clients) numbers a round seen.
+
+    >>> import fedtaper as ft
+    >>> auditor = Auditor([ft.Power(0.1, 0.76)] * 3)
+    >>> for k in range(1, 6):
+    ...     auditor.add([1.0 / k, 0.9 / k, 0.0], n=5 * k)
+    >>> [c.verdict for c in auditor.result().clients]
+    ['cannot tell yet', 'cannot tell yet', 'idle']
+    """
+
+    def __init__(self, schedules: Sequence[Schedule], alike: ArrayLike | None = None) -> None:
+        self.schedules = checked_schedules(schedules)
+        none = np.eye(len(self.schedules))  # nobody's data are known to be like another's
+        self.alike = none if alike is None else np.asarray(alike, dtype=np.float64)
+        self.n: list[float] = []
+        self.held_out: list[Array] = []
+        self._norms: list[Array] = []
+        self._declared: list[Array] = []  # (4, L) a round
+        self._updates: list[Array] = []
+        self._w: list[Array] = []
+
+    @property
+    def declared(self) -> Declared:
+        """The declared step sizes of the rounds so far."""
+        return Declared(*np.stack(self._declared, axis=2))
+
+    def add(
+        self,
+        norms: ArrayLike | None = None,
+        *,
+        n: float,
+        updates: ArrayLike | None = None,
+        w: ArrayLike | None = None,
+        step_sums: ArrayLike | None = None,
+        held_out: ArrayLike | None = None,
+    ) -> None:
+        """One round: its sizes (L,), or its updates (L, d), and the clock at its end.
+
+        ``held_out`` (2, L) are the round's replayed sizes, NaN where it was not replayed.
+        """
+        moves = _optional(updates)
+        if norms is None:
+            if moves is None:
+                raise FedtaperError("a round needs norms= or updates=")
+            norms = np.linalg.norm(moves, axis=-1)
+        sizes = np.asarray(norms, dtype=np.float64)
+        before = self.n[-1] if self.n else 0.0
+        if not n > before:
+            raise FedtaperError(f"the clock must move on: n = {n:g} after {before:g}")
+        self._norms.append(sizes)
+        self._declared.append(declared_round(self.schedules, before, n, _optional(step_sums)))
+        self.n.append(float(n))
+        if held_out is not None:
+            self.held_out.append(np.asarray(held_out, dtype=np.float64))
+        if moves is not None:
+            self._keep(moves, _optional(w))
+
+    def extend(
+        self,
+        norms: Array,
+        n: Array,
+        step_sums: Array | None = None,
+        updates: Array | None = None,
+        w: Array | None = None,
+    ) -> None:
+        """Many rounds at once, each argument with a leading axis of rounds."""
+        for k, clock in enumerate(n):
+            self.add(
+                norms[k],
+                n=float(clock),
+                updates=None if updates is None else updates[k],
+                w=None if w is None else w[k],
+                step_sums=None if step_sums is None else step_sums[k],
+            )
+
+    def _keep(self, moves: Array, w: Array | None) -> None:
+        small = sketch(moves)
+        if w is None and self._w:
+            self._w.append(self._w[-1] + np.nan_to_num(self._updates[-1]).mean(axis=0))
+        else:
+            self._w.append(np.zeros(small.shape[1]) if w is None else sketch(w))
+        self._updates.append(small)
+
+    def result(self, level: float = 0.95) -> Audit:
+        """The verdicts so far."""
+        if not self.n:
+            raise FedtaperError("nothing to audit yet: add rounds first")
+        whole = len(self._updates) == len(self.n)
+        trace = Trace(
+            np.stack(self._norms, axis=1),
+            self.declared,
+            np.stack(self._updates, axis=1) if whole else None,
+            np.stack(self._w) if whole else None,
+            HeldOut(np.stack(self.held_out, axis=1), self.alike)
+            if len(self.held_out) == len(self.n)
+            else None,
+        )
+        p = influence(self.schedules, n=self.n[-1])
+        deltas = np.array([s.delta for s in self.schedules])
+        return _assemble(trace, p, deltas, np.arange(1, len(self.n) + 1), np.array(self.n), level)
+
+
+def _assemble(
+    trace: Trace,
+    declared_p: Array,
+    deltas: Array,
+    rounds: NDArray[np.int64],
+    n: Array,
+    level: float,
+) -> Audit:
+    if not 0 < level < 1:
+        raise FedtaperError(f"level must lie between 0 and 1, not {level!r}")
+    from scipy.special import ndtri
+
+    found = judge(trace)
+    held = since(trace, found)
+    width = float(ndtri(0.5 + level / 2)) * found.error
+    low, high = found.excess - width, found.excess + width
+    log_n = trace.declared.log_n[:, -1]
+    records = []
+    for i, verdict in enumerate(found.verdicts):
+        none = 0.0 if verdict == "idle" else float("nan")
+        ratios = np.exp(-np.array([found.excess[i], high[i], low[i]]) * log_n[i])
+        p = declared_p[i] * np.where(np.isnan(ratios), none, ratios)
+        crossed = held[i]
+        records.append(
+            ClientAudit(
+                client=i,
+                verdict=verdict,
+                declared_delta=float(deltas[i]),
+                delta=float(deltas[i] + found.excess[i]),
+                delta_low=float(deltas[i] + low[i]),
+                delta_high=float(deltas[i] + high[i]),
+                declared_p=float(declared_p[i]),
+                p=float(p[0]),
+                p_low=float(p[1]),
+                p_high=float(p[2]),
+                evidence=float(found.excess[i] / found.error[i]),
+                since=None if crossed is None else int(rounds[crossed - 1]),
+                notes=_notes(verdict, found, i, trace),
+            )
+        )
+    witness = "norms" if trace.updates is None else "updates"
+    return Audit(tuple(records), int(rounds[-1]), float(n[-1]), witness, level)  # type: ignore[arg-type]
+
+
+def _notes(verdict: str, found: Finding, i: int, trace: Trace) -> tuple[str, ...]:
+    notes = []
+    if trace.updates is None and verdict == "as declared":
+        notes.append(SIZES_ONLY)
+    if found.witness == "updates" and not 0.5 < found.curvature[i] < 2:
+        notes.append(
+            f"pulls {found.curvature[i]:.2g} times as hard as the middle client at the same "
+            "declared step: other data, or another c than declared; updates cannot tell which"
+        )
+    return tuple(notes)
+
+
+def _optional(values: ArrayLike | None) -> Array | None:
+    return None if values is None else np.asarray(values, dtype=np.float64)
+
+
+def _check_shapes(
+    norms: Array, n: Array, sums: Array | None, updates: Array | None, w: Array | None, count: int
+) -> None:
+    if norms.ndim != 2 or norms.shape[1] != count:
+        raise FedtaperError(
+            f"the sizes have shape {norms.shape}; with {count} schedules it must be "
+            f"(rounds, {count})"
+        )
+    rounds = len(norms)
+    wanted = {"n": (n, (rounds,)), "step_sums": (sums, (rounds, count))}
+    for name, (array, shape) in wanted.items():
+        if array is not None and array.shape != shape:
+            raise FedtaperError(f"{name} has shape {array.shape}; it must be {shape}")
+    if updates is not None and updates.shape[:2] != (rounds, count):
+        raise FedtaperError(f"updates has shape {updates.shape}; it must be ({rounds}, {count}, d)")
+    if w is not None and (updates is None or w.shape != (rounds, updates.shape[2])):
+        raise FedtaperError("w needs updates, and one model a round of their length")
+    if np.any(norms < 0):
+        raise FedtaperError("a size is negative; sizes are norms of updates")

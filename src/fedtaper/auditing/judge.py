@@ -1,0 +1,159 @@
+"""From traces to verdicts. Thresholds were set on seeds of their own (see docs/audit.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtaper.auditing import directions, robust, sizes, taper
+from fedtaper.auditing.records import ACCUSATIONS, Verdict
+from fedtaper.auditing.replay import HeldOut, fit_replayed
+from fedtaper.auditing.taper import Declared, Fit
+
+Array = NDArray[np.float64]
+ACCUSE = {"updates": 3.8, "norms": 2.5, "held-out": 3.2, "peers": 5.0}  # standard errors
+RULED_OUT = 0.14  # "as declared" says that an excess of this much is ruled out
+LEAST_ROUNDS = 8
+IDLE_ROUNDS, IDLE_SIZE = 3, 1e-9
+PEERS = 100
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a server saw: (L, rounds) sizes, NaN where absent, and perhaps the updates."""
+
+    norms: Array
+    declared: Declared
+    updates: Array | None = None  # (L, rounds, d)
+    w: Array | None = None  # (rounds, d), the model each round started from
+    held_out: HeldOut | None = None  # what the server expects from data of its own
+
+    def among(self, clients: NDArray[np.int64]) -> Trace:
+        """Some of the clients."""
+        held = None if self.held_out is None else self.held_out.among(clients)
+        moves = None if self.updates is None else self.updates[clients]
+        return Trace(self.norms[clients], self.declared.pick(clients), moves, self.w, held)
+
+    def until(self, rounds: int) -> Trace:
+        """The first rounds."""
+        return Trace(
+            self.norms[:, :rounds],
+            self.declared.pick(slice(None), slice(rounds)),
+            None if self.updates is None else self.updates[:, :rounds],
+            None if self.w is None else self.w[:rounds],
+            None if self.held_out is None else self.held_out.until(rounds),
+        )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Verdicts on all clients and the numbers behind them."""
+
+    verdicts: tuple[Verdict, ...]
+    excess: Array
+    error: Array
+    curvature: Array  # relative to the middle client's
+    witness: str  # what the taper was estimated from
+
+
+def judge(trace: Trace) -> Finding:
+    """The verdict on each client."""
+    idle = _idle(trace)
+    copying = noise = np.zeros(len(idle), dtype=bool)
+    if trace.updates is not None:
+        copying = directions.copying(trace.updates)
+        noise = directions.noise(trace.updates, trace.declared.sums) & ~copying
+    plain = ~(idle | copying | noise)
+    excess, error = np.full(len(idle), np.nan), np.full(len(idle), np.nan)
+    curvature, explained = np.ones(len(idle)), np.ones(len(idle))
+    witness = "norms"
+    if plain.any() and trace.norms.shape[1] >= LEAST_ROUNDS:
+        fit, witness = _fit(trace, plain)
+        excess[plain], error[plain], explained[plain] = fit.excess, fit.error, fit.explained
+        curvature[plain] = np.exp(fit.log_curvature - np.median(fit.log_curvature))
+    verdicts: list[Verdict] = []
+    for i in range(len(idle)):
+        found = _taper_verdict(excess[i], error[i], witness)
+        if found == "as declared" and (explained[i] < 0.5 or witness == "peers"):
+            found = "cannot tell yet"  # it follows no model that would say so
+        verdicts.append(
+            "idle" if idle[i] else "copying" if copying[i] else "noise" if noise[i] else found
+        )
+    return Finding(tuple(verdicts), excess, error, curvature, witness)
+
+
+def since(trace: Trace, final: Finding) -> list[int | None]:
+    """The round (counted from 1) from which on each accusation has held, looked at now and then.
+
+    The past is judged among the accused and at most PEERS others: enough to compare with.
+    """
+    accused = np.array([verdict in ACCUSATIONS for verdict in final.verdicts])
+    chosen = np.flatnonzero(accused | (np.cumsum(~accused) <= PEERS))
+    past, last = trace.among(chosen), trace.norms.shape[1]
+    standing = {j: i for j, i in enumerate(chosen) if accused[i]}
+    out: list[int | None] = [last if flag else None for flag in accused]
+    looks = np.unique(np.geomspace(min(LEAST_ROUNDS, last), last, 12).round().astype(int))[:-1]
+    for look in looks[::-1]:
+        if not standing:
+            break
+        then = judge(past.until(int(look))).verdicts
+        standing = {j: i for j, i in standing.items() if then[j] == final.verdicts[i]}
+        for i in standing.values():
+            out[i] = int(look)
+    return out
+
+
+def _taper_verdict(excess: float, error: float, witness: str) -> Verdict:
+    if not np.isfinite(error):
+        return "cannot tell yet"
+    accuse, score = ACCUSE[witness], excess / error
+    if score > accuse:
+        return "fading"
+    if score < -accuse - (1 if witness == "updates" else 3):  # peers that fade look like this
+        # a network may learn its own samples more slowly than held-out ones, honestly
+        return "cannot tell yet" if witness == "held-out" else "rising"
+    sure = score > -accuse and excess + 1.96 * error < RULED_OUT
+    return "as declared" if sure else "cannot tell yet"
+
+
+def _fit(trace: Trace, plain: NDArray[np.bool_]) -> tuple[Fit, str]:
+    """The taper from replays, from updates where their model explains them, or from sizes."""
+    if trace.held_out is not None:
+        found = trace.held_out.among(np.flatnonzero(plain))
+        return fit_replayed(trace.norms[plain], found), "held-out"
+    declared = trace.declared.pick(plain)
+    stretch = robust.bins(declared.log_n[0])
+    merged = Declared(
+        *(robust.averaged(f, stretch, 1) for f in (
+            declared.sums, declared.squares, declared.log_n, declared.largest
+        ))
+    )  # fmt: skip
+    norms = trace.norms[plain]
+    there = np.isfinite(norms)
+    each = np.zeros((len(norms), int(stretch[-1]) + 1))
+    np.add.at(each.T, stretch, there.T)
+    if trace.updates is not None and trace.w is not None:
+        u = robust.averaged(trace.updates[plain], stretch, 1)
+        fit = taper.fit_updates(u, robust.averaged(trace.w, stretch, 0), merged, each)
+        if np.median(fit.explained) > 0.8:
+            return fit, "updates"
+    logs = np.log(np.where(there & (norms > 0), norms, np.nan))
+    merged_norms = np.exp(robust.averaged(logs, stretch, 1))
+    fit = sizes.fit_sizes(merged_norms, merged, each)
+    if sizes.plausible(fit):
+        return fit, "norms"
+    return taper.fit_peers(merged_norms, merged, each), "peers"
+
+
+def _idle(trace: Trace) -> NDArray[np.bool_]:
+    """Whose last updates, whenever it was there, were nothing at all beside the others'."""
+    relative = trace.norms / trace.declared.sums
+    positive = relative[np.isfinite(relative) & (relative > 0)]
+    usual = float(np.median(positive)) if positive.size else 1.0
+    out = np.zeros(len(relative), dtype=bool)
+    for i, row in enumerate(relative):
+        seen = row[np.isfinite(row)][-IDLE_ROUNDS:]
+        out[i] = len(seen) == IDLE_ROUNDS and bool(np.all(seen <= IDLE_SIZE * usual))
+    return out

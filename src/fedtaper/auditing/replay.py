@@ -1,0 +1,160 @@
+r"""What a server that has data of its own expects each client to send.
+
+The server replays the declared local updates from the shared model of a round on held-out data
+of the client's classes. The size of what comes out holds whatever a network does in a round:
+that a class is learnt, or that it is learnt within the round, so that the size hardly depends on
+the step sizes. A second replay with step sizes that taper faster says how much it does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtaper.auditing.robust import middle, row_median
+from fedtaper.auditing.taper import EXCESS_SPREAD, Declared, Fit
+from fedtaper.core import draws
+from fedtaper.core.errors import FedtaperError
+
+Array = NDArray[np.float64]
+FASTER = 0.24  # the second replay's excess: delta 1 for 0.76
+ROUNDS = 24  # replayed at most, evenly in log n
+ALIKE = 0.5  # clients whose data overlap by this much learn alike
+LEAST = 0.02  # deviation of an excess that replays leave out
+_REPLAY = 31  # place of the draws
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What the server expects, by replays on its own data.
+
+    ``sizes`` (2, rounds, L): as declared, and with a taper that is ``FASTER``; NaN where a
+    round was not replayed. ``alike`` (L, L): how much the clients' data overlap, 0 to 1.
+    """
+
+    sizes: Array
+    alike: Array
+
+    @classmethod
+    def of_losses(cls, losses: Array, declared: Declared) -> HeldOut:
+        """From the held-out loss of each client's class, (rounds, L), where nothing is replayed.
+
+        At loss l the class has probability exp(-l) and a softmax's gradient a size that goes
+        with 1 - exp(-l); the size sent goes with that times the step sum.
+        """
+        if losses.shape != declared.sums.T.shape:
+            raise FedtaperError(
+                f"held_out has losses of shape {losses.shape}; it must be {declared.sums.T.shape}"
+            )
+        if np.any(losses < 0):
+            raise FedtaperError("held_out has a negative loss; a cross-entropy is none")
+        plain = declared.sums.T * -np.expm1(-losses)
+        faster = plain * np.exp(-FASTER * declared.log_n.T)
+        return cls(np.stack([plain, faster]), np.eye(losses.shape[1]))
+
+    def among(self, clients: NDArray[Any]) -> HeldOut:
+        """Some of the clients."""
+        return HeldOut(self.sizes[..., clients], self.alike[clients][:, clients])
+
+    def until(self, rounds: int) -> HeldOut:
+        """The first rounds."""
+        return HeldOut(self.sizes[:, :rounds], self.alike)
+
+
+def replay(experiment: Any, w: Array, seed: int) -> HeldOut:
+    """Replay rounds of an experiment on images; w (rounds, d) are the models they started from."""
+    import torch
+
+    from fedtaper.engines.cpu import one_thread
+    from fedtaper.problems.network import bind
+
+    problem, rounds = experiment.problem, len(w)
+    mix = problem.holdings / problem.holdings.sum(axis=1, keepdims=True)
+    x, y = problem.test
+    held = np.bincount(y.numpy(), minlength=mix.shape[1])
+    order = np.argsort(y.numpy(), kind="stable")
+    a, clock = experiment.step_sizes(0, rounds), experiment.clock_values(0, rounds)
+    taper = (clock + np.array([s.offset for s in experiment.schedules])) ** -FASTER
+    module = problem.module()
+    model = torch.zeros(w.shape[1])
+    gradient = torch.zeros_like(model)
+    bind(module, model, gradient)
+    sizes = np.full((2, rounds, len(mix)), np.nan)
+    chosen = np.unique(np.geomspace(1, rounds, 2 * ROUNDS).round().astype(int))[-ROUNDS:] - 1
+    with one_thread():
+        for k in chosen:
+            anchor = torch.from_numpy(np.asarray(w[k], dtype=np.float32))
+            for i, share in enumerate(mix):
+                steps = int(experiment.steps[i])
+                rng = draws.generator(seed, _REPLAY, i, int(k))
+                picks = [
+                    order[_batch(rng, share, held, experiment.batch_size)] for _ in range(steps)
+                ]
+                for way, table in enumerate((a, a * taper)):
+                    model.copy_(anchor)
+                    for pick, step in zip(picks, table[k, :, i], strict=False):
+                        gradient.zero_()
+                        problem.batch_loss(module, x[pick], y[pick])[0].backward()
+                        with torch.no_grad():
+                            move = experiment.local.direction(gradient, model, anchor)
+                            model.sub_(move, alpha=float(step))
+                    sizes[way, k, i] = float((model - anchor).norm())
+    return HeldOut(sizes, np.minimum(mix[:, None], mix[None]).sum(axis=2))
+
+
+def _batch(rng: Any, share: Array, held: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Places among samples sorted by class, drawn with the client's mix of classes."""
+    chance = share * (held > 0)
+    classes = rng.choice(len(share), size=size, p=chance / chance.sum())
+    first = np.cumsum(held) - held
+    return first[classes] + (rng.random(size) * held[classes]).astype(np.int64)
+
+
+def fit_replayed(norms: Array, held_out: HeldOut) -> Fit:
+    r"""Excess taper from sizes (L, rounds) beside the expected ones.
+
+    .. math:: \log(|u_{ik}| / E_{ik}) = \ell_i + e_i \rho_{ik},
+       \qquad \rho_{ik} = \log(E'_{ik} / E_{ik}) / 0.24
+
+    with E and E' the two replays. Clients fit their own samples better than held-out ones, so
+    honest ones shrink a little faster than expected. By how much is taken from the clients that
+    hold alike data; who has no such peers may lie anywhere from nothing to what others show.
+    """
+    plain, faster = held_out.sizes.transpose(0, 2, 1)
+    there = np.isfinite(norms) & (np.nan_to_num(norms) > 0) & (np.nan_to_num(plain) > 0)
+    ratio = np.where(there, np.log(np.where(there, norms, 1) / np.where(there, plain, 1)), 0.0)
+    reply = np.where(there, np.log(np.where(there, faster / plain, 1.0)) / FASTER, 0.0)
+    raw, own = _slopes(ratio, reply, there)
+    excess, error = np.zeros(len(raw)), np.zeros(len(raw))
+    for i in range(len(raw)):
+        others = np.arange(len(raw)) != i
+        peers = others & (held_out.alike[i] >= ALIKE)
+        if peers.sum() >= 3:
+            usual = middle(raw[peers])
+            unsure = 1.4826 * middle(np.abs(raw[peers] - usual))
+        else:
+            usual = 0.5 * max(middle(raw[others]), 0.0)
+            unsure = usual / np.sqrt(3)  # evenly from nothing to what the others show
+        excess[i], error[i] = raw[i] - usual, np.sqrt(own[i] ** 2 + unsure**2 + LEAST**2)
+    level = row_median(ratio, there)
+    blank = np.zeros(len(raw))
+    return Fit(excess, error, blank, np.exp(level), np.ones(len(raw)), np.zeros(norms.shape[1]))
+
+
+def _slopes(y: Array, x: Array, there: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Slope of each row of y over x with its error, robustly."""
+    weight = there.astype(np.float64)
+    for _ in range(8):
+        total = np.maximum(weight.sum(axis=1), 1e-300)[:, None]
+        centred = x - (weight * x).sum(axis=1)[:, None] / total
+        matrix = (weight * centred**2).sum(axis=1)
+        slope = (weight * centred * y).sum(axis=1) / np.maximum(matrix, 1e-300)
+        residual = y - slope[:, None] * centred
+        residual = residual - (weight * residual).sum(axis=1)[:, None] / total
+        scale = np.maximum(1.4826 * row_median(np.abs(residual), there), 1e-6)[:, None]
+        weight = there / np.maximum(1, np.abs(residual) / (2 * scale))
+    precision = matrix / scale[:, 0] ** 2 + 1 / EXCESS_SPREAD**2
+    return slope, 1 / np.sqrt(precision)

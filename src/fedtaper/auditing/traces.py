@@ -1,0 +1,85 @@
+"""What a server saw: traces from a Run, and declared step sizes round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtaper.auditing.directions import sketch
+from fedtaper.auditing.judge import Trace
+from fedtaper.auditing.replay import HeldOut, replay
+from fedtaper.auditing.taper import Declared
+from fedtaper.core.errors import FedtaperError
+from fedtaper.core.schedules import Schedule, step_sizes
+from fedtaper.experiment import Run
+
+Array = NDArray[np.float64]
+POINTS = 64  # updates of a round at which a schedule is looked at, at most
+
+
+def trace_of(run: Run, seed: int | None = None) -> Trace:
+    """What the server of a run saw."""
+    return from_run(run, None, seed, None)[0]
+
+
+def from_run(
+    run: Run,
+    schedules: Sequence[Schedule] | None,
+    seed: int | None,
+    held_out: HeldOut | None,
+) -> tuple[Trace, Array, Array, NDArray[np.int64], Array]:
+    """The trace, declared influence at the end, declared deltas, rounds and clock."""
+    e = run.experiment
+    if schedules is not None:
+        e = replace(e, schedules=schedules, clients=())
+    if run.many and seed is None:
+        raise FedtaperError(f"a run over {len(run.seeds)} seeds is audited one at a time: seed=")
+    if seed is not None and seed not in run.seeds:
+        raise FedtaperError(f"the run has no seed {seed}")
+    pick: Any = run.seeds.index(seed) if run.many and seed is not None else slice(None)
+    index = run.round - 1
+    last = int(run.round[-1])
+    there = e.present(0, last, run.seeds[pick] if run.many else run.seeds[0])[index]
+    norms = np.where(there, run.update_norms[pick], np.nan)
+    a, clock = e.step_sizes(0, last)[index], e.clock_values(0, last)[index]
+    moves = start = None
+    if last == len(run.round) and run.w is not None and run.w0 is not None:
+        start = np.concatenate([run.w0[pick][None], run.w[pick][:-1]])
+        if held_out is None and hasattr(e.problem, "holdings"):
+            held_out = replay(e, start, run.seeds[pick] if run.many else run.seeds[0])
+    if last == len(run.round) and run.updates is not None:
+        found = np.where(there[..., None], run.updates[pick], np.nan)
+        moves = sketch(found).transpose(1, 0, 2)
+    trace = Trace(
+        norms.T,
+        _as_declared(a, clock + np.array([s.offset for s in e.schedules])),  # type: ignore[union-attr]
+        moves,
+        None if moves is None or start is None else sketch(start),
+        held_out,
+    )
+    p = e.effective_influence(last - 1, last)[0]
+    deltas = np.array([s.delta for s in e.schedules])  # type: ignore[union-attr]
+    return trace, p, deltas, run.round, run.n
+
+
+def _as_declared(a: Array, clock: Array) -> Declared:
+    sums = a.sum(axis=1)
+    log_n = (a * np.log(clock)).sum(axis=1) / sums
+    return Declared(sums.T, (a**2).sum(axis=1).T, log_n.T, a.max(axis=1).T)
+
+
+def declared_round(schedules: list[Schedule], before: float, n: float, sums: Array | None) -> Array:
+    """Sum, sum of squares, mean log n and largest step of one round, (4, L)."""
+    count = max(1, round(n - before))
+    points = np.linspace(before + 1, max(n, before + 1), min(count, POINTS))
+    a = step_sizes(schedules, points[:, None])
+    each = count / len(points)
+    total, squares = a.sum(axis=0) * each, (a**2).sum(axis=0) * each
+    shifted = points[:, None] + np.array([s.offset for s in schedules])
+    log_n = (a * np.log(shifted)).sum(axis=0) / a.sum(axis=0)
+    scale = np.ones(len(schedules)) if sums is None else sums / total
+    return np.stack([total * scale, squares * scale**2, log_n, a.max(axis=0) * scale])

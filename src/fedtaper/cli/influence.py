@@ -1,0 +1,121 @@
+"""``fedtaper plan`` and ``fedtaper audit``."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedtaper.auditing import audit as audit_run
+from fedtaper.cli.terminal import console, table
+from fedtaper.core.errors import AssumptionWarning, FedtaperError
+from fedtaper.planning.plan import RULES
+from fedtaper.planning.plan import plan as make_plan
+from fedtaper.storage import store
+from fedtaper.storage.config import read_toml
+
+SETTINGS = ("local_steps", "local_epochs", "batch_size", "clock", "participation", "local")
+
+
+def plan(
+    target: Annotated[
+        list[str],
+        typer.Argument(help=f"Numbers, one a client (1 0.1 0.1), or rules: {RULES}."),
+    ],
+    rounds: Annotated[int, typer.Option(min=1, help="The horizon.")],
+    file: Annotated[
+        Path | None,
+        typer.Option(help="A TOML file whose problem and rules to plan for."),
+    ] = None,
+    clients: Annotated[int | None, typer.Option(min=1, help="How many clients.")] = None,
+    samples: Annotated[str | None, typer.Option(help="Samples of each: 500,1000,500.")] = None,
+    local_steps: Annotated[int | None, typer.Option(min=1, help="Updates a round.")] = None,
+    local_epochs: Annotated[int | None, typer.Option(min=1, help="Or epochs a round.")] = None,
+    participation: Annotated[str | None, typer.Option(help="One rate, or one a client.")] = None,
+    clock: Annotated[str | None, typer.Option(help="update, epoch or round.")] = None,
+    c: Annotated[float, typer.Option(help="The largest scale c.")] = 0.1,
+    delta: Annotated[float, typer.Option(help="The taper of clients that do not fade.")] = 0.76,
+    stable: Annotated[bool, typer.Option(help="Choose the offset that avoids a climb.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write TOML that `fedtaper run` takes.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw influence over the run.")] = None,
+) -> None:
+    """Step sizes that give each client the influence it should have at your horizon.
+
+    Examples: fedtaper plan 1 0.1 0.1 --rounds 100 --local-steps 5 --out plan.toml;
+    fedtaper plan "client 0 counts 10x" --clients 10 --rounds 100 --local-steps 5
+    """
+    settings = _settings(file, local_steps, local_epochs, clock, participation)
+    if file is None:
+        settings["num_clients"] = clients
+        settings["sizes"] = None if samples is None else _numbers("--samples", samples, int)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AssumptionWarning)  # told below the table
+        found = make_plan(
+            _target(target), rounds, c=c, delta=delta, offset=None if stable else 0.0, **settings
+        )
+    head, *rows = found.rows()
+    e = found.experiment
+    table(f"Influence at round {e.rounds:,} (n = {e.rounds * e.period:,})", head, rows)
+    for text in (*(f"[yellow]warning:[/] {w}" for w in found.warnings), found.advice):
+        console.print(text, highlight=False, soft_wrap=True)
+    if plot is not None:
+        console.print(f"Drawn: {found.plot(plot)}", highlight=False)
+    if out is not None:
+        console.print(f"Written: {found.save(out)}. Next: fedtaper run {out}", highlight=False)
+
+
+def audit(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    seed: Annotated[int | None, typer.Option(help="Which seed of a run over many.")] = None,
+    level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
+) -> None:
+    """Who contributes as declared? A verdict on each client, with how sure it is.
+
+    Example: fedtaper audit runs/case3
+    """
+    found = audit_run(store.load(run), seed=seed, level=level)
+    head, *rows = found.rows()
+    table(found.title, head, rows, left=2)
+    for note in found.remarks():
+        console.print(note, highlight=False, soft_wrap=True)
+    console.print(found.caveat, highlight=False, soft_wrap=True, style="dim")
+
+
+def _settings(
+    file: Path | None,
+    local_steps: int | None,
+    local_epochs: int | None,
+    clock: str | None,
+    participation: str | None,
+) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    if file is not None:
+        e = read_toml(file)
+        out = {name: getattr(e, name) for name in (*SETTINGS, "problem", "server", "seed")}
+    if local_steps is not None or local_epochs is not None:
+        out |= {"local_steps": local_steps, "local_epochs": local_epochs}
+    if out.get("local_steps") is None and out.get("local_epochs") is None:
+        raise FedtaperError("give --local-steps or --local-epochs, or a --file that has them")
+    if clock is not None:
+        out["clock"] = clock
+    if participation is not None:
+        rates = _numbers("--participation", participation, float)
+        out["participation"] = rates[0] if len(rates) == 1 else tuple(rates)
+    return out
+
+
+def _target(words: list[str]) -> Any:
+    """All numbers, or all rules."""
+    try:
+        return [float(word) for word in words]
+    except ValueError:
+        return words
+
+
+def _numbers(name: str, text: str, kind: Any) -> list[Any]:
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise FedtaperError(f"{name} takes numbers with commas between, not {text!r}") from None

@@ -1,0 +1,87 @@
+"""The ``fedtaper`` command: which commands there are, and how their mistakes are told."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any
+
+import typer
+
+import fedtaper
+from fedtaper.cli import claims, federation, influence, simulation, theory
+from fedtaper.cli.terminal import console, show_error, show_warning
+from fedtaper.core.errors import FedtaperError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def told(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, with a user's mistake told in one line and exit code 2."""
+
+    @wraps(command)
+    def run(*words: Any, **options: Any) -> None:
+        try:
+            command(*words, **options)
+        except FedtaperError as problem:
+            show_error(str(problem))
+            sys.exit(2)
+        except KeyboardInterrupt:
+            show_error("stopped; a stored run can go on with --resume")
+            sys.exit(130)
+        except OSError as problem:
+            if problem.errno not in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
+                raise
+            show_error(f"{problem.filename or 'output'}: {problem.strerror}")
+            sys.exit(2)
+
+    return run
+
+
+for command in (
+    simulation.demo,
+    simulation.run,
+    influence.plan,
+    influence.audit,
+    theory.check,
+    theory.forecast,
+    claims.reproduce,
+    claims.report,
+    federation.new,
+    federation.deploy,
+):
+    app.command()(told(command))
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"fedtaper {fedtaper.__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def entry(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Federated learning with client-specific tapering step sizes.
+
+    Decide, and check, how much each client influences the shared model.
+    Start with `fedtaper demo`.
+    """
+
+
+def main() -> None:
+    """Run the command."""
+    warnings.showwarning = show_warning
+    app()

@@ -1,0 +1,91 @@
+"""``fedtaper check`` and ``fedtaper forecast``."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from fedtaper.cli.terminal import console, table
+from fedtaper.storage.config import read_toml
+from fedtaper.theory.assumptions import THEORIES
+from fedtaper.theory.assumptions import check as check_assumptions
+from fedtaper.theory.forecast import Forecast
+from fedtaper.theory.forecast import forecast as look_ahead
+
+File = Annotated[Path, typer.Argument(help="A TOML file that describes the experiment.")]
+
+
+def check(file: File) -> None:
+    """Do the theorem's assumptions hold for an experiment? And what would the baselines need?
+
+    Example: fedtaper check examples/case3.toml
+    """
+    found = check_assumptions(read_toml(file))
+    rows = [[r.id, r.status, r.asks, r.number, r.why] for r in found.rows]
+    head = ["", "", "asks that", "decided by", "because"]
+    table("Assumptions of the theorem", head, rows, left=5)
+    needs = [
+        [n.asks, "all" if n.needed_by == THEORIES else ", ".join(n.needed_by), n.status, n.number]
+        for n in found.needs
+    ]
+    head = ["", "needed by", "here", "decided by"]
+    table("\nWhat this theorem and the baselines' need", head, needs, left=4)
+
+
+def forecast(
+    file: File,
+    n: Annotated[
+        float | None, typer.Option("--n", help="A clock value, such as 1e12 [default: five].")
+    ] = None,
+    to: Annotated[
+        list[float] | None, typer.Option(help="When does an influence fall to this? Repeatable.")
+    ] = None,
+) -> None:
+    """Where the model will be at a far clock value, and when influences will have faded.
+
+    Example: fedtaper forecast examples/case3.toml --n 1e12 --to 0.01
+    """
+    e = read_toml(file)
+    began = time.perf_counter()
+    end = float(e.rounds * e.period)
+    clock = (
+        [n] if n is not None else sorted({end, *(10.0**k for k in (6, 9, 12, 16) if 10**k > end)})
+    )
+    found = [look_ahead(e, n=one) for one in clock]
+    rows = [
+        [f"{f.n:.4g}", f"{f.round:.4g}", _vector(f), _size(f.distance), _size(f.distance_limit)]
+        for f in found
+    ]
+    table("Model", ["n", "rounds", "w", "to w*(p_n)", "to w*(p)"], rows)
+    groups = e.groups()
+    head = ["clients", *(f"n = {f.n:.3g}" for f in found), "limit"]
+    influences = [
+        [g.who, *(f"{f.influence[g.clients[0]]:.4g}" for f in found), f"{g.limit:.4g}"]
+        for g in groups
+    ]
+    table("\nInfluence", head, influences)
+    levels = to or [0.1, 0.01, 0.001]
+    fading = [found[0].fades(level) for level in levels]
+    when = [[g.who, *(_when(one[g.clients[0]]) for one in fading)] for g in groups]
+    table("\nInfluence stays below from n =", ["clients", *(f"{v:g}" for v in levels)], when)
+    console.print(f"\n{time.perf_counter() - began:.2f} s", highlight=False)
+
+
+def _vector(f: Forecast) -> str:
+    shown = " ".join(f"{value:.4f}" for value in f.w[:4])
+    return shown + (f" ... ({len(f.w)})" if len(f.w) > 4 else "")
+
+
+def _size(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.4g}"
+
+
+def _when(n: float) -> str:
+    if np.isinf(n):
+        return "never"
+    return "always" if n <= 1 else f"{n:.3g}"

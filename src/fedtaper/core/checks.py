@@ -1,0 +1,31 @@
+"""Checks of what a user hands in, one place for each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedtaper.core.errors import FedtaperError
+
+
+def per_client(
+    name: str, value: ArrayLike, count: int, low: float = -np.inf, high: float = np.inf
+) -> NDArray[np.float64]:
+    """One number for all clients, or one for each, as an array of length ``count``."""
+    array = np.asarray(value, dtype=np.float64)
+    if array.ndim > 1 or (array.ndim == 1 and len(array) != count):
+        raise FedtaperError(
+            f"{name} has {array.size} values for {count} clients; give one, or one a client"
+        )
+    if not np.all((array >= low) & (array <= high)):  # catches NaN too
+        limits = f"at least {low:g}" + (f" and at most {high:g}" if np.isfinite(high) else "")
+        raise FedtaperError(f"{name} must be {limits}, not {value!r}")
+    return np.broadcast_to(array, count).copy()
+
+
+def whole(name: str, value: Any, low: int = 1) -> None:
+    """Refuse what is not a whole number of at least ``low``."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < low:
+        raise FedtaperError(f"{name} must be a whole number of at least {low}, not {value!r}")

@@ -1,0 +1,136 @@
+"""How much each client counts (Eqn7): the limit p, p_n at a clock value, and the effective one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedtaper.core.checks import per_client
+from fedtaper.core.errors import AssumptionWarning, FedtaperError, warn
+from fedtaper.core.schedules import Schedule, step_sizes
+
+
+def reference_client(schedules: Sequence[Schedule]) -> int:
+    """The client whose step sizes are the largest in the limit (the paper's client 1).
+
+    The slowest taper wins; among equal tapers the largest scale; then the first.
+    """
+    return min(range(len(schedules)), key=lambda i: (schedules[i].delta, -schedules[i].c, i))
+
+
+def influence(schedules: Sequence[Schedule], n: ArrayLike | None = None) -> NDArray[np.float64]:
+    r"""Influence of each client, relative to the reference client.
+
+    .. math:: p^{(i)} = \lim_n a_n^{(i)} / a_n^{(1)}, \qquad p_n^{(i)} = a_n^{(i)} / a_n^{(1)}
+
+    Args:
+        schedules: one a client. The reference, the paper's client 1, is found: whoever has
+            the largest step sizes in the limit.
+        n: a clock value or an array of them; without it, the limit. With an array of shape
+            s the result has shape (*s, clients). At finite n an influence may exceed 1: a
+            client that vanishes in the limit can be ahead for very long.
+
+    >>> from fedtaper import Power
+    >>> slow, fast = Power(c=0.1, delta=0.76), Power(c=0.1, delta=1.0)
+    >>> influence([fast, slow])
+    array([0., 1.])
+    >>> influence([slow, fast], n=25_000).round(3)
+    array([1.   , 0.088])
+    """
+    schedules = checked_schedules(schedules)
+    deltas = {s.delta for s in schedules}
+    if 0.0 in deltas and len(deltas) > 1:
+        warn(
+            "constant and tapering step sizes are mixed: assumption A2 fails, and in the limit "
+            "only the clients with a constant step count",
+            AssumptionWarning,
+        )
+    reference = reference_client(schedules)
+    if n is None:
+        top = schedules[reference]
+        return np.array([s.c / top.c if s.delta == top.delta else 0.0 for s in schedules])
+    a = step_sizes(schedules, np.asarray(n, dtype=np.float64)[..., None])
+    return a / a[..., reference, None]
+
+
+def checked_schedules(schedules: Sequence[Schedule]) -> list[Schedule]:
+    """The schedules as a list, refused when empty or of the wrong kind."""
+    found = [schedules] if isinstance(schedules, Schedule) else list(schedules)
+    if not found:
+        raise FedtaperError("no schedules: give one a client, such as Power(c=0.1, delta=0.76)")
+    for i, s in enumerate(found):
+        if not isinstance(s, Schedule):
+            raise FedtaperError(f"schedule {i} is {s!r}; it must be a Power or a Constant")
+    return found
+
+
+@dataclass(frozen=True)
+class Influence:
+    """What moves the shared model in one round, client by client, and its factors.
+
+    ``effective`` is ``server_weight * participation * step_sum`` over the same of the
+    reference client. ``step_sum`` is the sum of the client's step sizes in the round: about
+    ``step_size * local_steps``.
+    """
+
+    step_size: NDArray[np.float64]
+    local_steps: NDArray[np.float64]
+    step_sum: NDArray[np.float64]
+    server_weight: NDArray[np.float64]
+    participation: NDArray[np.float64]
+    reference: int
+
+    @property
+    def raw(self) -> NDArray[np.float64]:
+        """The weight of each client's mean field in the expected step of the shared model."""
+        return self.server_weight * self.participation * self.step_sum
+
+    @property
+    def effective(self) -> NDArray[np.float64]:
+        """Relative to the reference client."""
+        return self.raw / self.raw[self.reference]
+
+    @property
+    def share(self) -> NDArray[np.float64]:
+        """As a share of all clients' influence: sums to 1."""
+        return self.raw / self.raw.sum()
+
+
+def effective_influence(
+    schedules: Sequence[Schedule],
+    n: float,
+    *,
+    local_steps: ArrayLike = 1,
+    server_weight: ArrayLike | None = None,
+    participation: ArrayLike = 1.0,
+) -> Influence:
+    """Effective influence at clock n, with its factors apart.
+
+    Args:
+        schedules: one a client.
+        n: the clock value.
+        local_steps: each client's own number of local updates in a round.
+        server_weight: the server's weight of each client (default: equal).
+        participation: the share of rounds in which each client takes part.
+
+    >>> from fedtaper import Power
+    >>> same = [Power(c=0.1, delta=0.76)] * 2
+    >>> effective_influence(same, n=100, local_steps=[33, 72]).effective.round(2)
+    array([1.  , 2.18])
+    """
+    schedules = checked_schedules(schedules)
+    count = len(schedules)
+    weight = np.full(count, 1 / count) if server_weight is None else server_weight
+    a = step_sizes(schedules, np.array([[float(n)]]))[0]
+    steps = per_client("local_steps", local_steps, count, low=1)
+    return Influence(
+        step_size=a,
+        local_steps=steps,
+        step_sum=a * steps,
+        server_weight=per_client("server_weight", weight, count, low=0),
+        participation=per_client("participation", participation, count, low=0, high=1),
+        reference=reference_client(schedules),
+    )

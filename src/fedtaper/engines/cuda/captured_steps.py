@@ -1,0 +1,352 @@
+"""Room on the device for some clients' models, and the captured step that moves them on.
+
+There are two ways to make a step of all clients. ``Stacked``: every parameter has the clients as
+its first axis and each layer is one kernel for all of them. ``Apart``: each client's step is
+compiled by itself and the clients are spread over several streams, for networks with layers that
+have no stacked form, and for clients of very unequal size, which would wait for one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.func import functional_call, grad_and_value
+from torch.nn.functional import cross_entropy
+
+from fedtaper.core.errors import warn
+from fedtaper.engines.cuda import stacked
+from fedtaper.problems.network import augmented
+
+WARM_UP = 3
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A network's trained parameters as one vector, in their order, and apart."""
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+
+    @classmethod
+    def of(cls, module: torch.nn.Module) -> Layout:
+        """The layout of a network."""
+        named = [(n, p.shape) for n, p in module.named_parameters() if p.requires_grad]
+        return cls(tuple(n for n, _ in named), tuple(shape for _, shape in named))
+
+    def empty(
+        self, device: str, dtype: torch.dtype, clients: int | None = None
+    ) -> list[torch.Tensor]:
+        """Room for the parameters, of many clients or one, convolutions channels-last."""
+        many = () if clients is None else (clients,)
+        out = []
+        for shape in self.shapes:
+            last = len(shape) == 4
+            stored = (shape[0], *shape[2:], shape[1]) if last else shape
+            room = torch.zeros((*many, *stored), device=device, dtype=dtype)
+            out.append(room.movedim(-1, len(many) + 1) if last else room)
+        return out
+
+    def parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """The parameters as views of the vector."""
+        pieces = flat.split([shape.numel() for shape in self.shapes])
+        return [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+
+    @staticmethod
+    def flat(parts: list[torch.Tensor]) -> torch.Tensor:
+        """The vector of the parameters."""
+        return torch.cat([part.reshape(-1) for part in parts])
+
+
+class ChannelsLastNorm(torch.nn.GroupNorm):
+    """GroupNorm of one client in the form that is compiled best."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The same numbers as ``torch.nn.GroupNorm``, to rounding."""
+        return stacked.group_norm(x, self.weight[None], self.bias[None], self.num_groups, self.eps)
+
+
+def channels_last(module: torch.nn.Module) -> torch.nn.Module:
+    """The network in the form that the captured step compiles best."""
+    for part in module.modules():
+        if type(part) is torch.nn.GroupNorm and part.affine:
+            part.__class__ = ChannelsLastNorm
+    return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def client_step(module: torch.nn.Module, names: tuple[str, ...], local: Any) -> Callable[..., Any]:
+    """One local update of one client as a function of tensors: what is compiled."""
+
+    def loss_of(params: Any, x: Any, y: Any, share: Any) -> Any:
+        answers = functional_call(module, dict(zip(names, params, strict=True)), (x,)).float()
+        loss = (cross_entropy(answers, y, reduction="none") * share).sum()
+        return loss, ((answers.argmax(1) == y) * share).sum()
+
+    update = stacked.update_of(local)
+
+    def step(params: Any, masters: Any, anchors: Any, x: Any, y: Any, share: Any, a: Any) -> Any:
+        gradients, (loss, right) = grad_and_value(loss_of, has_aux=True)(params, x, y, share)
+        update(params, masters, anchors, gradients, a)
+        return torch.stack([loss, right])
+
+    return step
+
+
+def normalised(x: torch.Tensor, scale: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """Bytes (samples, height, width, channels) as float images, channels-last."""
+    mean, deviation = scale
+    return ((x.float() / 255 - mean) / deviation).permute(0, 3, 1, 2)
+
+
+def prepared(
+    images: Any, labels: Any, scale: Any, index: Any, share: Any, flip: Any, angle: Any, a: Any,
+    t: Any, active: int, augment: bool, dtype: torch.dtype,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The active clients' mini-batches of step t: images, labels, shares, step sizes."""
+    index, share, flip, angle, a = (
+        tensor.index_select(0, t)[0, :active] for tensor in (index, share, flip, angle, a)
+    )
+    x = normalised(images[index.reshape(-1)], scale)
+    if augment:
+        x = augmented(x, flip.reshape(-1), angle.reshape(-1))
+    x = x.to(dtype).contiguous(memory_format=torch.channels_last)
+    return x, labels[index], share, a[:, 0]
+
+
+_COMPILED: dict[Any, Callable[..., Any]] = {}
+
+
+def network_of(e: Any) -> tuple[Any, ...]:
+    """What a compiled network depends on."""
+    return e.problem.model, e.problem.data.train_x.shape[1:], len(e.problem.data.classes)
+
+
+def compile_once(key: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiled, once a process for each key."""
+    if key not in _COMPILED:
+        torch._dynamo.config.recompile_limit = 64  # one for each shape and type
+        _COMPILED[key] = torch.compile(function, dynamic=False)
+    return _COMPILED[key]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The mini-batches of some clients in one round, (steps, clients, batch)."""
+
+    index: torch.Tensor
+    share: torch.Tensor  # 1 / batch for a real sample, 0 for padding
+    flip: torch.Tensor
+    angle: torch.Tensor
+
+
+def plan(e: Any, members: Any, seed: int, round_: int) -> Plan:
+    """Counted by (seed, client, round), as everywhere; indices are into the training set."""
+    shape = (int(e.steps.max()), len(members), e.batch_size)
+    index = np.zeros(shape, dtype=np.int64)
+    share = np.zeros(shape, dtype=np.float32)
+    flip, angle = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=np.float32)
+    for slot, i in enumerate(members.tolist()):
+        found = e.problem.minibatches(e, seed, i, round_)
+        steps = len(found)
+        index[:steps, slot] = e.problem.places[i][found.index]
+        real = np.arange(e.batch_size) < found.size[:, None]
+        share[:steps, slot] = real / found.size[:, None]
+        if found.flip is not None:
+            flip[:steps, slot], angle[:steps, slot] = found.flip, found.angle
+    return Plan(*(torch.from_numpy(array) for array in (index, share, flip, angle)))
+
+
+class Apart:
+    """Each client's network by itself, side by side on streams."""
+
+    def __init__(self, session: Any, width: int) -> None:
+        self.session = session
+        layout, device = session.layout, session.device
+        # separate tensors, not views of one: the compiler would take views for aliases
+        self.masters = [layout.empty(device, torch.float32) for _ in range(width)]
+        self.copies = self.masters
+        if session.dtype != torch.float32:
+            self.copies = [layout.empty(device, session.dtype) for _ in range(width)]
+        self.compile(session.on_gpu and session.compiled)
+
+    def compile(self, wanted: bool) -> None:
+        """Make the step, compiled or plain."""
+        e = self.session.e
+        self.one = client_step(self.session.module, self.session.layout.names, e.local)
+        if wanted:
+            self.one = compile_once(("apart", *network_of(e), e.local), self.one)
+
+    def set(self, j: int, parts: list[torch.Tensor]) -> None:
+        """Client j's model."""
+        torch._foreach_copy_(self.masters[j], parts)
+        if self.copies is not self.masters:
+            torch._foreach_copy_(self.copies[j], parts)
+
+    def get(self, j: int) -> list[torch.Tensor]:
+        """Client j's model, by its parameters."""
+        return self.masters[j]
+
+    def step(self, sums: Any, anchors: Any, x: Any, y: Any, share: Any, a: Any) -> None:
+        """Move the clients of this batch on, shared out over the streams."""
+        streams = self.session.streams[: len(y)]
+        main: Any = torch.cuda.current_stream() if streams else None
+        for stream in streams:
+            stream.wait_stream(main)
+        for j, images in enumerate(x.split(y.shape[1])):
+            if streams:
+                with torch.cuda.stream(streams[j % len(streams)]):
+                    self._one(j, sums, anchors, images, y[j], share[j], a[j])
+            else:
+                self._one(j, sums, anchors, images, y[j], share[j], a[j])
+        for stream in streams:
+            main.wait_stream(stream)
+
+    def _one(self, j: int, sums: Any, anchors: Any, *batch: Any) -> None:
+        sums[j] += self.one(self.copies[j], self.masters[j], anchors, *batch)
+
+
+class Stacked:
+    """All clients' networks as one."""
+
+    def __init__(self, session: Any, width: int) -> None:
+        self.session, self.width = session, width
+        device, layout = session.device, session.layout
+        self.masters = layout.empty(device, torch.float32, width)
+        self.copies = self.masters
+        if session.dtype != torch.float32:
+            self.copies = layout.empty(device, session.dtype, width)
+        self.compile(session.on_gpu and session.compiled)
+
+    def compile(self, wanted: bool) -> None:
+        """Make the step, compiled or plain."""
+        e = self.session.e
+        module = stacked.stacked(e.problem.module().to(self.session.device))
+        names, network = self.session.layout.names, network_of(e)
+        self.loss = stacked.loss_of(module, names)
+        self.update = stacked.update_of(e.local)
+        if wanted:
+            self.loss = compile_once(("stacked", *network, self.width), self.loss)
+            self.update = compile_once(("update", *network, self.width, e.local), self.update)
+
+    def set(self, j: int, parts: list[torch.Tensor]) -> None:
+        """Client j's model."""
+        for whole in (self.masters, self.copies):
+            torch._foreach_copy_([w[j] for w in whole], parts)
+
+    def get(self, j: int) -> list[torch.Tensor]:
+        """Client j's model, by its parameters."""
+        return [w[j] for w in self.masters]
+
+    def step(self, sums: Any, anchors: Any, x: Any, y: Any, share: Any, a: Any) -> None:
+        """Move all clients on; one without samples in this batch has a = 0 and stays."""
+        leaves = [p.detach().requires_grad_() for p in self.copies]
+        total, found = self.loss(leaves, x, y, share)
+        gradients = torch.autograd.grad(total, leaves)
+        with torch.no_grad():
+            self.update(self.copies, self.masters, anchors, gradients, a)
+        sums += found
+
+
+class Slots:
+    """A round's mini-batches and models on the device, and one captured step of all clients."""
+
+    def __init__(self, session: Any, width: int) -> None:
+        self.session, self.width = session, width
+        e, device, layout = session.e, session.device, session.layout
+        shape = (int(e.steps.max()), width, e.batch_size)
+        self.whole = session.stacked
+        self.way: Apart | Stacked = (Stacked if self.whole else Apart)(session, width)
+        self.anchors = layout.empty(device, torch.float32)
+        self.index = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.share = torch.zeros(shape, device=device)
+        self.flip = torch.zeros(shape, dtype=torch.bool, device=device)
+        self.angle = torch.zeros(shape, device=device)
+        self.a = torch.zeros(*shape[:2], 4, device=device)  # of which one is used: aligned
+        self.t = torch.zeros(1, dtype=torch.int64, device=device)
+        self.sums = torch.zeros(width, 2, device=device)
+        self.prepare: Callable[..., Any] = prepared
+        self.graphs: dict[int, Any] = {}
+        self.compiled = session.on_gpu and session.compiled
+        if self.compiled:
+            self.prepare = compile_once("prepare", prepared)
+
+    def begin(self, anchor: torch.Tensor, count: int) -> None:
+        """Every client starts from the shared model."""
+        torch._foreach_copy_(self.anchors, self.session.layout.parts(anchor))
+        for j in range(count):
+            self.way.set(j, self.anchors)
+        self.sums.zero_()
+        self.t.zero_()
+
+    def models(self, count: int) -> torch.Tensor:
+        """The first clients' models, (count, parameters)."""
+        return torch.stack([Layout.flat(self.way.get(j)) for j in range(count)])
+
+    def train(self, plan: Plan, members: Any, a: Any) -> None:
+        """All local updates of a round."""
+        count = len(members)
+        for name in ("index", "share", "flip", "angle"):
+            getattr(self, name)[:, :count] = getattr(plan, name).to(self.t.device)
+        self.a[:, :count, 0] = torch.from_numpy(a[:, members]).float().to(self.t.device)
+        if count < self.width:  # those who are left over take no step
+            self.share[:, count:], self.a[:, count:] = 0.0, 0.0
+        steps = self.session.e.steps[members]  # falling: the active clients come first
+        for step in range(int(steps[0])):
+            active = self.width if self.whole else int(np.count_nonzero(steps > step))
+            self._advance(active, count)
+
+    def _advance(self, active: int, count: int) -> None:
+        if not self.session.on_gpu:
+            self._all(active)
+            return
+        if active not in self.graphs:
+            self.graphs[active] = self._capture(active, count)
+        self.graphs[active].replay()
+
+    def _capture(self, active: int, count: int) -> Any:
+        """Warm up and capture one step, leaving models and counter as they were."""
+        models = [[part.clone() for part in self.way.get(j)] for j in range(count)]
+        sums, t = self.sums.clone(), self.t.clone()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                self._warm(active)
+                self.t.copy_(t)
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._all(active)
+        for j, parts in enumerate(models):
+            self.way.set(j, parts)
+        self.sums.copy_(sums)
+        self.t.copy_(t)
+        return graph
+
+    def _warm(self, active: int) -> None:
+        """One step outside a graph; without the compiler where that fails."""
+        try:
+            self._all(active)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as trouble:
+            if not self.compiled:
+                raise
+            warn(f"torch.compile failed ({type(trouble).__name__}): steps run uncompiled, slower")
+            self.way.compile(False)
+            self.prepare, self.compiled = prepared, False
+            self._all(active)
+
+    def _all(self, active: int) -> None:
+        """One step of the first ``active`` clients."""
+        session = self.session
+        batch = self.prepare(
+            session.images, session.labels, session.scale, self.index, self.share, self.flip,
+            self.angle, self.a, self.t, active, bool(session.e.problem.augment), session.dtype,
+        )  # fmt: skip
+        self.way.step(self.sums, self.anchors, *batch)
+        self.t += 1

@@ -1,0 +1,244 @@
+"""Networks on one GPU: data and models stay on the device, metrics come back once a round.
+
+All clients make a step side by side (slots.py): compiled, and captured as one CUDA graph that
+reads its mini-batch by a counter on the device, so that a round is a row of graph replays with
+no Python between them. Weights are kept in float32 beside the bf16 copies that compute: a
+tapered step is too small for bf16 to add.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from fedtaper.core.errors import FedtaperError, warn
+from fedtaper.engines import KEEP_DIM, Block, State, cpu
+from fedtaper.engines.cuda.captured_steps import (
+    Layout,
+    Plan,
+    Slots,
+    channels_last,
+    compile_once,
+    network_of,
+    normalised,
+    plan,
+)
+from fedtaper.engines.cuda.stacked import can_stack
+
+STREAMS = 10
+TEST_CHUNK = 2000
+BUSY = 0.7  # share of the clients with a step to make, on average, that pays for stacking
+PRECISIONS = {"bf16": torch.bfloat16, "float32": torch.float32}
+
+
+def check() -> None:
+    """Refuse where there is no CUDA device."""
+    if not torch.cuda.is_available():
+        raise FedtaperError(
+            'there is no CUDA device here: use device="cpu", or install a torch build with CUDA'
+        )
+
+
+def start(experiment: Any, state: State, precision: str = "bf16", **how: Any) -> Any:
+    """Ready to move the state on: captured steps for images, a plain loop for custom losses."""
+    if precision not in PRECISIONS:
+        raise FedtaperError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
+    if not hasattr(experiment.problem, "data"):
+        return cpu.Session(experiment, state, workers=1, device="cuda")
+    return Session(experiment, state, PRECISIONS[precision], **how)
+
+
+def tested_of(
+    module: torch.nn.Module, names: tuple[str, ...], scale: Any, dtype: torch.dtype
+) -> Callable[..., Any]:
+    """Losses and right answers of some test images as a function of the parameters."""
+
+    def tested(params: Any, x: Any, y: Any) -> Any:
+        x = normalised(x, scale).to(dtype)
+        answers = functional_call(module, dict(zip(names, params, strict=True)), (x,)).float()
+        return cross_entropy(answers, y, reduction="none"), answers.argmax(1) == y
+
+    return tested
+
+
+class Session:
+    """The rounds of one or more seeds on one device."""
+
+    def __init__(
+        self,
+        experiment: Any,
+        state: State,
+        dtype: torch.dtype = torch.bfloat16,
+        device: str = "cuda",
+        compiled: bool = True,
+        streams: int = STREAMS,
+        stacked: bool | None = None,
+    ) -> None:
+        self.e, self.state, self.dtype, self.device = experiment, state, dtype, device
+        self.on_gpu = device.startswith("cuda")
+        self.compiled = compiled
+        problem = experiment.problem
+        self.module = channels_last(problem.module().to(device))
+        self.layout = Layout.of(self.module)
+        self.w = [self._there(w) for w in state.w]
+        self.memory = [
+            tuple(self._there(array[s]) for array in state.memory) for s in range(len(self.w))
+        ]
+        self._load(problem)
+        if self.on_gpu:
+            torch.backends.cudnn.benchmark = True
+            torch.backends.cudnn.allow_tf32 = dtype != torch.float32
+        self.streams = [torch.cuda.Stream() for _ in range(streams)] if self.on_gpu else []
+        self.tested = tested_of(self.module, self.layout.names, self.scale, dtype)
+        if self.on_gpu and compiled:
+            self.tested = compile_once(("test", *network_of(experiment), dtype), self.tested)
+        self.ahead: tuple[Any, Any] | None = None
+        self.width = experiment.num_clients
+        self.stacked = self._stackable() if stacked is None else stacked
+        self.slots: Slots | None = None
+
+    def _stackable(self) -> bool:
+        """Whether one kernel a layer for all clients is possible, and quicker than streams."""
+        e = self.e
+        busy = float(np.mean(e.steps * e.rates)) / float(e.steps.max())
+        fits = self.on_gpu and self.dtype == torch.bfloat16 and can_stack(e.problem.module())
+        return fits and busy >= BUSY
+
+    def _there(self, plain: Any) -> torch.Tensor:
+        return torch.from_numpy(plain).float().to(self.device)
+
+    def _load(self, problem: Any) -> None:
+        data, device = problem.data, self.device
+        self.images = torch.from_numpy(np.ascontiguousarray(data.train_x)).to(device)
+        self.labels = torch.from_numpy(data.train_y).to(device)
+        self.scale = tuple(torch.from_numpy(v).to(device) for v in data.scale)
+        self.test_x = torch.from_numpy(np.ascontiguousarray(data.test_x)).to(device)
+        self.test_y = torch.from_numpy(data.test_y).to(device)
+
+    def advance(self, rounds: int) -> Block:
+        """Move every seed on by so many rounds."""
+        e, state = self.e, self.state
+        small = e.problem.dim <= KEEP_DIM
+        block = Block(
+            np.full((len(self.w), rounds, e.problem.dim), np.nan) if small else None,
+            np.full((len(self.w), rounds, e.num_clients), np.nan),
+            {},
+        )
+        for k in range(rounds):
+            for s in np.flatnonzero(state.dead_round == 0):
+                self._round(block, int(s), k)
+            state.round += 1
+        return block
+
+    def _round(self, block: Block, s: int, k: int) -> None:
+        began = time.perf_counter()
+        e, round_, seed = self.e, self.state.round, int(self.state.seeds[s])
+        a = e.step_sizes(round_, round_ + 1)
+        weights = torch.from_numpy(np.array(e.server_weights(a.sum(axis=1))[0])).float()
+        order = self._order(seed, round_)
+        anchor = self.w[s]
+        while True:
+            try:
+                update, found = self._trained(order, seed, round_, anchor, a[0], weights)
+                break
+            except torch.cuda.OutOfMemoryError:
+                self._narrow()
+        new, memory = e.server.step(anchor, update, self.memory[s])
+        tested = self._tested(new)
+        self._look_ahead(seed, round_ + 1)
+        values = torch.cat(found).cpu().numpy().astype(np.float64) if found else np.empty((0, 3))
+        if not np.all(np.isfinite(values)):
+            bad = int(order[np.flatnonzero(~np.isfinite(values).all(axis=1))[0]])
+            self.state.dead_round[s], self.state.dead_client[s] = round_ + 1, bad
+            return
+        change = float((new - anchor).norm())
+        self.w[s], self.memory[s] = new, memory
+        block.update_norms[s, k] = 0.0
+        block.update_norms[s, k, order] = values[:, 2]
+        noted = {"change": change}
+        if len(values):
+            noted |= {"train_loss": values[:, 0].mean(), "train_accuracy": values[:, 1].mean()}
+        noted |= e.problem.test_metrics(*(v.cpu().numpy() for v in tested))
+        noted["seconds"] = time.perf_counter() - began
+        cpu.note(block, s, k, noted)
+        if block.w is not None:
+            block.w[s, k] = new.cpu().numpy()
+
+    def _order(self, seed: int, round_: int) -> Any:
+        """Who takes part, those with the most steps first: the active ones stay in front."""
+        present = np.flatnonzero(self.e.present(round_, round_ + 1, seed)[0])
+        return present[np.argsort(-self.e.steps[present], kind="stable")]
+
+    def _trained(
+        self, order: Any, seed: int, round_: int, anchor: Any, a: Any, weights: Any
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """The weighted sum of the updates; each client's mean loss, accuracy, update norm."""
+        update, found = torch.zeros_like(anchor), []
+        for low in range(0, len(order), self.width):
+            members = order[low : low + self.width]
+            batches = self._plan(members, seed, round_)
+            if self.slots is None:
+                self.slots = Slots(self, self.width)
+            self.slots.begin(anchor, len(members))
+            self.slots.train(batches, members, a)
+            moved = self.slots.models(len(members)) - anchor
+            update += weights[members].to(self.device) @ moved
+            steps = torch.from_numpy(self.e.steps[members]).to(self.device)
+            means = self.slots.sums[: len(members)] / steps[:, None]
+            found.append(torch.cat([means, moved.norm(dim=1, keepdim=True)], 1))
+        return update, found
+
+    def _narrow(self) -> None:
+        """Memory is short: half as many clients side by side."""
+        if self.width == 1:
+            raise FedtaperError(
+                "the GPU's memory does not hold even one client: use a smaller model or batch"
+            ) from None
+        self.slots = None
+        if self.on_gpu:
+            torch.cuda.empty_cache()
+        self.width = -(-self.width // 2)
+        warn(f"the GPU's memory is short: going on with {self.width} clients at a time")
+
+    def _plan(self, members: Any, seed: int, round_: int) -> Plan:
+        key = (seed, round_, members.tolist())
+        if self.ahead is not None and self.ahead[0] == key:
+            return self.ahead[1]
+        return plan(self.e, members, seed, round_)
+
+    def _look_ahead(self, seed: int, round_: int) -> None:
+        """Make the next round's mini-batches on the host while the device works."""
+        if round_ < self.e.rounds and len(self.w) == 1:
+            members = self._order(seed, round_)[: self.width]
+            self.ahead = (seed, round_, members.tolist()), plan(self.e, members, seed, round_)
+
+    def _tested(self, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each test image's loss and whether it is right."""
+        parts = self.layout.empty(self.device, self.dtype)
+        torch._foreach_copy_(parts, self.layout.parts(w))
+        count = len(self.test_y)
+        found = []
+        with torch.no_grad():
+            for low in range(0, count, TEST_CHUNK):
+                place = torch.arange(low, low + min(count, TEST_CHUNK), device=self.device)
+                place.clamp_max_(count - 1)  # chunks of one shape: one compilation
+                found.append(self.tested(parts, self.test_x[place], self.test_y[place]))
+        losses, right = (torch.cat(column)[:count] for column in zip(*found, strict=True))
+        return losses, right
+
+    def sync(self) -> None:
+        """Bring the State up to date with the models on the device."""
+        cpu.bring_back(self.state, self.w, self.memory)
+
+    def close(self) -> None:
+        """Free what the device holds."""
+        self.slots = None
+        if self.on_gpu:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()

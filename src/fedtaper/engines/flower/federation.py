@@ -1,0 +1,211 @@
+"""Who takes part in a deployed federation, and by which rules of the house.
+
+An experiment says what is learnt; a :class:`Federation` says by whom, and what the server
+does about a site that is late, lost or sends nonsense. It is the table ``[federation]`` of
+the experiment's TOML file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from fedtaper.core.checks import whole
+from fedtaper.core.errors import FedtaperError, nearest
+from fedtaper.experiment import Experiment
+from fedtaper.storage.config import from_toml, log_of
+from fedtaper.storage.logs import Log
+
+SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A federation's own model and data: what each site brings along as code.
+
+    Args:
+        loss: a function of (model, *batch), as in :class:`fedtaper.Custom`.
+        init: a function without arguments that makes a fresh ``torch.nn.Module``.
+        data: a function of the site's name that gives this site's data: a tensor, a tuple of
+            tensors or arrays of equal length, or a Dataset. It is called at the site alone.
+        evaluate: a function of the shared model that returns named numbers, at the server.
+    """
+
+    loss: Callable[..., Any]
+    init: Callable[[], Any]
+    data: Callable[[str], Any]
+    evaluate: Callable[[Any], dict[str, Any]] | None = None
+
+    def problem(self, sizes: Sequence[int], own: dict[int, Any] | None = None) -> Any:
+        """The problem as one party sees it: its own data, and of the others' the size alone."""
+        import torch
+
+        from fedtaper.problems.custom import Custom
+
+        data = [torch.zeros(1).expand(int(size)) for size in sizes]  # a length, and no memory
+        for client, entry in (own or {}).items():
+            data[client] = entry
+        return Custom(self.loss, self.init, data, self.evaluate)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Sites by name, and how the server treats them.
+
+    Args:
+        sites: the names, in the order of the experiment's clients and schedules.
+        task: "module:name" of a :class:`Task`, where the problem is code of your own.
+        deadline: seconds a site has to answer in a round; a later answer is not used.
+        quorum: how many sites must answer a round for it to count [default: more than half].
+        retries: how often a round without quorum is asked again before the run stops.
+        wait: seconds to wait at the start for all sites to be there.
+        own_schedules: whether a site may keep a step-size schedule of its own and only
+            declare it; else the server sends each site's.
+        buffer: aggregate whenever this many updates have arrived, without waiting for the
+            rest (asynchronous); None waits for all who were asked.
+        clipping_norm: central differential privacy: an update larger than this counts as one
+            of this size. It caps influence: see docs/flower.md.
+        noise_multiplier: of the clipping norm: how much noise the server adds to a round's sum.
+        nodes: site to node id, where a site is bound to its key: a node that claims a site's
+            name with another id is refused.
+
+    >>> Federation(("north", "south", "west")).enough
+    2
+    """
+
+    sites: tuple[str, ...]
+    task: str | None = None
+    deadline: float = 600.0
+    quorum: int | None = None
+    retries: int = 3
+    wait: float = 300.0
+    own_schedules: bool = False
+    buffer: int | None = None
+    clipping_norm: float | None = None
+    noise_multiplier: float = 0.0
+    nodes: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sites", tuple(self.sites))
+        if not self.sites:
+            raise FedtaperError("a federation needs at least one site")
+        for name in self.sites:
+            if not (isinstance(name, str) and SITE_NAME.fullmatch(name)):
+                raise FedtaperError(
+                    f"{name!r} is no site name: use letters, digits, dot, hyphen, underscore"
+                )
+            if self.sites.count(name) > 1:
+                raise FedtaperError(f"the site {name!r} stands twice in sites")
+        for name in ("deadline", "wait"):
+            value = getattr(self, name)
+            if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+                raise FedtaperError(f"{name} must be a number of seconds above 0, not {value!r}")
+        self._check_privacy()
+        whole("retries", self.retries, low=0)
+        for name in ("quorum", "buffer"):
+            value = getattr(self, name)
+            if value is not None:
+                whole(name, value)
+                if value > len(self.sites):
+                    raise FedtaperError(f"{name} {value} is more than the {len(self.sites)} sites")
+        for name in self.nodes:
+            if name not in self.sites:
+                raise FedtaperError(f"nodes: there is no site {name!r}{nearest(name, self.sites)}")
+
+    def _check_privacy(self) -> None:
+        for name in ("clipping_norm", "noise_multiplier"):
+            value = getattr(self, name)
+            if value is not None and not (
+                isinstance(value, (int, float)) and 0 <= value < math.inf
+            ):
+                raise FedtaperError(f"{name} must be a finite number, not {value!r}")
+        if self.clipping_norm == 0 or (self.noise_multiplier and self.clipping_norm is None):
+            raise FedtaperError("noise needs a clipping_norm, and that must be above 0")
+
+    @property
+    def enough(self) -> int:
+        """Answers that make a round count."""
+        return self.quorum if self.quorum is not None else len(self.sites) // 2 + 1
+
+    def load_task(self) -> Task | None:
+        """The task that is named, imported."""
+        if self.task is None:
+            return None
+        module, _, name = self.task.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as trouble:
+            raise FedtaperError(f"the task {self.task!r} cannot be loaded: {trouble}") from None
+        if not isinstance(found, Task):
+            raise FedtaperError(f"{self.task} must be a fedtaper.Task, not {type(found).__name__}")
+        return found
+
+
+def numbered(count: int) -> tuple[str, ...]:
+    """Names for sites that have none: site-0, site-1, ..."""
+    return tuple(f"site-{i}" for i in range(count))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A federation file as read: the text of its experiment, and who takes part."""
+
+    text: str
+    folder: Path
+    federation: Federation
+    log: Log | None = None
+
+    def experiment(self, problem: Any = None) -> Experiment:
+        """The experiment; ``problem`` where it is a task's."""
+        return from_toml(self.text, self.folder, problem)
+
+
+def read_plan(path: str | Path, sites: int | None = None) -> Plan:
+    """A federation file: an experiment's TOML with a table [federation].
+
+    ``sites`` numbers the sites where the file has no such table.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        tree = tomllib.loads(text)
+    except FileNotFoundError:
+        raise FedtaperError(f"there is no file {path}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as trouble:
+        raise FedtaperError(f"{path} cannot be read: {trouble}") from None
+    try:
+        return Plan(text, path.parent, _federation(tree, text, path.parent, sites), log_of(tree))
+    except FedtaperError as trouble:
+        raise FedtaperError(f"{path}: {trouble}") from None
+
+
+def _federation(tree: dict[str, Any], text: str, folder: Path, sites: int | None) -> Federation:
+    table = tree.get("federation", {})
+    known = [f.name for f in fields(Federation)]
+    if not isinstance(table, dict):
+        raise FedtaperError("[federation] must be a table")
+    for word in table:
+        if word not in known:
+            raise FedtaperError(
+                f"unknown key {word!r} in [federation]{nearest(word, known)}"
+                f" (known: {', '.join(known)})"
+            )
+    if "sites" not in table:
+        count = sites
+        if count is None and "task" not in table:
+            count = from_toml(text, folder).num_clients
+        if count is None:
+            raise FedtaperError('[federation] needs sites, such as sites = ["north", "south"]')
+        table = table | {"sites": numbered(count)}
+    made = Federation(**table)
+    if made.task is None:
+        clients = from_toml(text, folder).num_clients
+        if clients != len(made.sites):
+            raise FedtaperError(f"{len(made.sites)} sites for {clients} clients; they must match")
+    return made

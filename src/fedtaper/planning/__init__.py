@@ -1,0 +1,1 @@
+"""From the influence that is wanted to step sizes."""

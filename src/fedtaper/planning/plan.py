@@ -1,0 +1,277 @@
+"""From the influences one wants at one's horizon to the step sizes that give them.
+
+What is planned is effective influence: server weight times participation times the sum of the
+step sizes of the last round. Finite influences come from the scales c alone, at one delta, so
+they hold all through the run. Fading comes from delta, within assumption A2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtaper.core.errors import AssumptionWarning, FedtaperError, warn
+from fedtaper.core.schedules import Power
+from fedtaper.experiment import Experiment
+from fedtaper.planning.targets import RULES, Fade, Target, are_texts, targets
+from fedtaper.problems.linear import LinearRegression
+from fedtaper.storage.config import to_toml
+from fedtaper.theory.stability import curvatures, stability_at
+
+Array = NDArray[np.float64]
+__all__ = ["RULES", "Fade", "Plan", "plan"]
+FASTEST = 1.0  # the largest delta inside A2
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Step sizes that give the influences asked for, and what they give.
+
+    ``experiment`` is ready to run; ``target`` what was asked for at the horizon (NaN for
+    clients that fade: what they have there follows from their fading), ``warnings`` what
+    could not be had, with the nearest that can.
+    """
+
+    experiment: Experiment
+    target: Array
+    warnings: tuple[str, ...]
+    advice: str
+
+    @property
+    def schedules(self) -> tuple[Power, ...]:
+        """One a client."""
+        return tuple(self.experiment.schedules)  # type: ignore[arg-type]
+
+    @property
+    def effective(self) -> Array:
+        """Effective influence at the horizon, on the target's scale."""
+        return _on_scale(self.experiment.influence().raw, self.target)
+
+    def rows(self) -> list[list[str]]:
+        """The table's cells, a heading first: influences, then the factors of the effective one.
+
+        a at end: mean step size in the last round; rate: participation.
+        """
+        e = self.experiment
+        found, limit = e.influence(), _on_scale(e.limit_influence, self.target)
+        head = ["client", "step size", "target", "effective", "limit"]
+        head += ["a at end", "steps", "weight", "rate"]
+        rows = [head]
+        for i, s in enumerate(self.schedules):
+            asked = "fades" if np.isnan(self.target[i]) else f"{self.target[i]:.3g}"
+            clock = f"(n+{s.offset:g})" if s.offset else "n"
+            numbers = [self.effective[i], limit[i], found.step_size[i], found.local_steps[i]]
+            numbers += [found.server_weight[i], found.participation[i]]
+            cells = [str(i), f"{s.c:.4g}/{clock}^{s.delta:.3g}", asked]
+            rows.append([*cells, *(f"{x:.3g}" for x in numbers)])
+        return rows
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
+        lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+        e = self.experiment
+        title = f"Influence at round {e.rounds} (n = {e.rounds * e.period})"
+        return "\n".join([title, *lines, *(f"warning: {w}" for w in self.warnings), self.advice])
+
+    def toml(self) -> str:
+        """The experiment as TOML that ``fedtaper run`` takes."""
+        return to_toml(self.experiment)
+
+    def save(self, path: str | Path) -> Path:
+        """Write :meth:`toml` to a file."""
+        path = Path(path)
+        path.write_text(self.toml(), encoding="utf-8")
+        return path
+
+    def plot(self, path: str | Path) -> Path:
+        """Draw effective influence over the run."""
+        from fedtaper.show.plan import influence_over_rounds
+
+        return influence_over_rounds(self, Path(path))
+
+
+def plan(
+    target: Target,
+    rounds: int,
+    local_steps: int | Sequence[int] | None = None,
+    *,
+    problem: Any = None,
+    num_clients: int | None = None,
+    sizes: int | Sequence[int] | None = None,
+    c: float = 0.1,
+    delta: float = 0.76,
+    offset: float | None = 0.0,
+    **settings: Any,
+) -> Plan:
+    """Step sizes for the influences that are wanted at the horizon.
+
+    Args:
+        target: one number a client, to scale; or client to number, the rest counting 1; or
+            one or more rules as text: ``"rare client counts 10x"``, ``"client 0 counts 3x"``,
+            ``"fade client 3 to 30% by round 80"``, ``"equal effective influence"``. A target
+            of 0 asks a client to vanish: as fast as A2 allows.
+        rounds: the horizon.
+        local_steps: updates a round, one or one a client; or ``local_epochs=``.
+        problem: what the clients minimise; by default linear regression with ``num_clients``
+            clients of ``sizes`` samples.
+        num_clients: how many, if the target does not say.
+        sizes: samples of each client.
+        c: the largest scale that is given out.
+        delta: the taper of every client that does not fade.
+        offset: of all schedules; None: the one that avoids the climb of the first updates.
+        settings: any other of an Experiment's: ``server``, ``clock``, ``participation``,
+            ``batch_size``, ``local_epochs``, ...
+
+    >>> found = plan(target=[1, 0.1, 0.1], rounds=100, local_steps=5, sizes=[500, 1000, 500])
+    >>> found.effective.round(3)
+    array([1. , 0.1, 0.1])
+    >>> found.schedules[1]
+    Power(c=0.01, delta=0.76, offset=0.0)
+    """
+    problem = _problem(problem, target, num_clients, sizes)
+    numbers, fades = targets(target, problem)
+    start = Power(c, delta, 0.0 if offset is None else offset)
+    steps = tuple(local_steps) if isinstance(local_steps, Iterable) else local_steps
+    base = Experiment(problem, start, rounds=rounds, local_steps=steps, **settings)
+    if np.any(base.rates[(numbers > 0) | np.isnan(numbers)] == 0):
+        raise FedtaperError("a client that never takes part (participation 0) cannot count")
+    curvature = curvatures(base)
+    if offset is None and curvature is not None:
+        start = replace(start, offset=max(0.0, stability_at(base, curvature).safe_offset))
+        base = replace(base, schedules=start)
+    schedules = _scales(base, numbers, start)
+    told: list[str] = []
+    for client, fade in fades.items():
+        schedules[client], refused = _fading(base, schedules, client, fade)
+        told += refused
+    made = replace(base, schedules=tuple(schedules))
+    told += _vanishing(made, numbers)
+    for text in told:
+        warn(text, AssumptionWarning)
+    return Plan(made, numbers, tuple(told), _advice(made, curvature))
+
+
+def _problem(problem: Any, target: Target, num_clients: int | None, sizes: Any) -> Any:
+    if problem is not None:
+        if sizes is not None:
+            raise FedtaperError("give problem= or sizes=, not both: a problem has its sizes")
+        return problem
+    count = num_clients
+    if count is None and np.ndim(sizes) == 1:
+        count = len(sizes)
+    if count is None and not isinstance(target, (str, Mapping)) and not are_texts(target):
+        count = len(list(target))
+    if count is None:
+        raise FedtaperError("how many clients? give num_clients=, sizes= or problem=")
+    samples: Any = 5000 if sizes is None else sizes
+    return LinearRegression(num_clients=count, samples=samples)
+
+
+def _scales(base: Experiment, numbers: Array, start: Power) -> list[Power]:
+    """Scales c that give the numbers at the horizon, the largest being the one given."""
+    mean = getattr(base.server, "mean", base.server)
+    if getattr(mean, "over", None) == "step_sums":
+        raise FedtaperError(
+            "this server divides by the sums of the step sizes: every client counts the same "
+            'whatever its steps; use Average() or Normalised(over="steps")'
+        )
+    stays = np.nan_to_num(numbers) > 0
+    wanted = np.where(numbers == 0, np.nanmax(numbers), np.where(stays, numbers, 1.0))
+    with np.errstate(divide="ignore"):
+        scale = wanted / base.influence().raw
+    scale = np.where(np.isfinite(scale), scale, 1.0)  # a target of 0 that never takes part
+    scale *= start.c / scale[stays].max()
+    taper = [FASTEST if value == 0 else start.delta for value in numbers]
+    return [replace(start, c=float(s), delta=d) for s, d in zip(scale, taper, strict=True)]
+
+
+def _fading(
+    base: Experiment, schedules: list[Power], client: int, fade: Fade
+) -> tuple[Power, list[str]]:
+    """The delta that fades a client as asked, or the nearest inside A2 and a warning."""
+    if not 0 < fade.end < fade.start:
+        raise FedtaperError(
+            f"client {client} cannot fade from {fade.start:.3g} to {fade.end:.3g}: it must fall"
+        )
+    usual = schedules[client]
+    fall = fade.end / fade.start
+    delta = _delta_for(base, client, usual, fade.by, fall)
+    text = []
+    if delta > FASTEST:
+        has = _fall(base, client, usual, fade.by, FASTEST)
+        text.append(
+            f"client {client} cannot fade to {fade.end:.3g} by round {fade.by} inside A2: that "
+            f"needs delta = {delta:.3g}. With delta = 1, the fastest, it has "
+            f"{fade.start * has:.3g} then; to have {fade.end:.3g} then, let it start at "
+            f"{fade.end / has:.3g}"
+        )
+        delta = FASTEST
+    at_first = _sums(base, client, usual, 1, delta) / _sums(base, client, usual, 1, usual.delta)
+    return replace(usual, c=usual.c * fade.start / at_first, delta=delta), text
+
+
+def _sums(base: Experiment, client: int, usual: Power, round_: int, delta: float) -> float:
+    """Sum of (n + offset)^-delta over a client's updates of a round."""
+    clock = base.clock_values(round_ - 1, round_)[0]
+    n = clock[: base.steps[client], client if clock.shape[1] > 1 else 0]
+    return float(((n + usual.offset) ** -delta).sum())
+
+
+def _fall(base: Experiment, client: int, usual: Power, by: int, delta: float) -> float:
+    """By what factor the client falls from round 1 to a round, beside one that does not fade."""
+    mine = _sums(base, client, usual, by, delta) / _sums(base, client, usual, 1, delta)
+    return (
+        mine
+        * _sums(base, client, usual, 1, usual.delta)
+        / (_sums(base, client, usual, by, usual.delta))
+    )
+
+
+def _delta_for(base: Experiment, client: int, usual: Power, by: int, fall: float) -> float:
+    """The delta with that fall, by bisection (the fall is monotone in delta)."""
+    low, high = usual.delta, usual.delta + 1.0
+    while _fall(base, client, usual, by, high) > fall and high < 100:
+        high = 2 * high
+    for _ in range(80):
+        middle = 0.5 * (low + high)
+        low, high = (
+            (middle, high) if _fall(base, client, usual, by, middle) > fall else (low, middle)
+        )
+    return 0.5 * (low + high)
+
+
+def _vanishing(made: Experiment, numbers: Array) -> list[str]:
+    """What is left at the horizon of the clients that were asked to vanish."""
+    out = []
+    left = _on_scale(made.influence().raw, numbers)
+    n = made.rounds * made.period
+    slow = min(s.delta for s in made.schedules)  # type: ignore[union-attr]
+    for i in np.flatnonzero(numbers == 0):
+        later = ""
+        if left[i] > 0.01 and slow < FASTEST:
+            when = n * (left[i] / 0.01) ** (1 / (FASTEST - slow))
+            later = f", and 0.01 at n of about {when:.1g}"
+        out.append(
+            f"client {i} cannot vanish by round {made.rounds}: with delta = 1, the fastest "
+            f"inside A2, it has {left[i]:.3g} then{later}. For less, give it a small target "
+            "in place of 0"
+        )
+    return out
+
+
+def _on_scale(raw: Array, numbers: Array) -> Array:
+    """Influences scaled as the numbers are: the most wanted client has what was asked for it."""
+    top = int(np.nanargmax(numbers))
+    return raw / raw[top] * numbers[top]
+
+
+def _advice(made: Experiment, curvature: Array | None) -> str:
+    if curvature is None:
+        return "stability: the curvature of so large a model was not measured"
+    return f"stability: {stability_at(made, curvature).advice}"

@@ -1,0 +1,1 @@
+"""What clients and the server do with gradients and updates."""

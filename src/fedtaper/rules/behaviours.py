@@ -1,0 +1,194 @@
+"""Simulated clients that do not do what they declared, to test an audit against.
+
+A behaviour wraps a client's honest update: ``Experiment(..., clients={3: Idle()})``. The
+experiment's schedules stay what was *declared*; a behaviour says what is *sent*. All of them
+reduce to two tables, the step sizes that are really used and, round by round, a kind and a
+scale, so that every engine needs one small function, :func:`sent`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtaper.core import draws
+from fedtaper.core.checks import whole
+from fedtaper.core.errors import FedtaperError
+from fedtaper.core.schedules import Constant, Power, Schedule
+
+Array = NDArray[np.float64]
+SCALED, NOISE, COPY, MATCHED_COPY = range(4)  # kinds of what is sent
+
+
+@runtime_checkable
+class Behaviour(Protocol):
+    """What an engine asks of a behaviour."""
+
+    def plan(self, honest: Schedule) -> tuple[Schedule, int, float]:
+        """The schedule really used, the kind of what is sent, and its scale."""
+        ...
+
+
+@dataclass(frozen=True)
+class Tapers:
+    """Uses another schedule than it declared: a faster taper, or a smaller c.
+
+    >>> Tapers(Power(0.1, 1.0)).plan(Power(0.1, 0.76))
+    (Power(c=0.1, delta=1.0, offset=0.0), 0, 1.0)
+    """
+
+    schedule: Schedule
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.schedule, (Power, Constant)):
+            raise FedtaperError(f"a schedule is a Power or a Constant, not {self.schedule!r}")
+
+    def plan(self, honest: Schedule) -> tuple[Schedule, int, float]:
+        """Its own schedule; what that gives is sent as it is."""
+        return self.schedule, SCALED, 1.0
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Returns the model untouched."""
+
+    def plan(self, honest: Schedule) -> tuple[Schedule, int, float]:
+        """Nothing is sent."""
+        return honest, SCALED, 0.0
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Sends a random direction of the very size of its honest update, times ``scale``.
+
+    The hardest case for an audit by size: the sizes are exactly those of an honest client.
+    """
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _positive(self.scale)
+
+    def plan(self, honest: Schedule) -> tuple[Schedule, int, float]:
+        """A direction of its own, each round."""
+        return honest, NOISE, self.scale
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Sends the mean of the others' last updates, times ``scale``.
+
+    Without a scale the copy is made as large as the others' last updates are on average:
+    the mean itself shrinks as the shared model settles, which sizes alone would show.
+    """
+
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.scale is not None:
+            _positive(self.scale)
+
+    def plan(self, honest: Schedule) -> tuple[Schedule, int, float]:
+        """The others' last mean, scaled or brought to size."""
+        if self.scale is None:
+            return honest, MATCHED_COPY, 1.0
+        return honest, COPY, self.scale
+
+
+@dataclass(frozen=True)
+class After:
+    """Honest through round ``round`` (counted from 1), then another behaviour."""
+
+    round: int
+    then: Tapers | Idle | Noise | Copies
+
+    def __post_init__(self) -> None:
+        whole("round", self.round, low=0)
+        if isinstance(self.then, After) or not isinstance(self.then, Behaviour):
+            raise FedtaperError(f"After needs a behaviour such as Idle(), not {self.then!r}")
+
+    def plan(self, honest: Schedule) -> tuple[Schedule, int, float]:
+        """That of the later behaviour."""
+        return self.then.plan(honest)
+
+
+BEHAVIOURS: dict[str, Any] = {"tapers": Tapers, "idle": Idle, "noise": Noise, "copies": Copies}
+
+
+def checked(clients: Any, count: int) -> tuple[tuple[int, Behaviour], ...]:
+    """Behaviours by client, as sorted pairs; refused where there is no such client."""
+    pairs = sorted(dict(clients).items())
+    for client, behaviour in pairs:
+        whole("a client in clients", client, low=0)
+        if client >= count:
+            raise FedtaperError(f"clients names client {client}, but there are {count} (from 0)")
+        if not isinstance(behaviour, Behaviour):
+            raise FedtaperError(f"client {client}: {behaviour!r} is not a behaviour such as Idle()")
+    return tuple(pairs)
+
+
+def needs_last(clients: tuple[tuple[int, Behaviour], ...]) -> bool:
+    """Whether an engine has to remember the clients' last updates."""
+    plans = (behaviour.plan(Constant(1.0)) for _, behaviour in clients)
+    return any(kind in (COPY, MATCHED_COPY) for _, kind, _ in plans)
+
+
+def tables(experiment: Any, first: int, last: int) -> tuple[NDArray[np.int64], Array]:
+    """Kind and scale of what each client sends in rounds first to last - 1, each (rounds, L)."""
+    kind = np.full((last - first, experiment.num_clients), SCALED, dtype=np.int64)
+    scale = np.ones(kind.shape)
+    for client, behaviour in experiment.clients:
+        _, what, size = behaviour.plan(experiment.schedules[client])
+        from_row = max(0, _start(behaviour) - first)
+        kind[from_row:, client] = what
+        scale[from_row:, client] = size
+    return kind, scale
+
+
+def actual_step_sizes(experiment: Any, first: int, last: int) -> Array:
+    """The step sizes that are really used in those rounds, (rounds, updates, L)."""
+    a = experiment.step_sizes(first, last)
+    used = {c: b for c, b in experiment.clients if isinstance(getattr(b, "then", b), Tapers)}
+    if not used:
+        return a
+    a = a.copy()
+    clock = experiment.clock_values(first, last)
+    for client, behaviour in used.items():
+        schedule = behaviour.plan(experiment.schedules[client])[0]
+        n = clock[..., client] if clock.shape[-1] > 1 else clock[..., 0]
+        from_row = max(0, _start(behaviour) - first)
+        made = np.arange(a.shape[1]) < experiment.steps[client]
+        a[from_row:, :, client] = (schedule(n) * made)[from_row:]
+    return a
+
+
+def sent(
+    kind: int, scale: float, honest: Array, client: int, last: Array | None, place: tuple[int, int]
+) -> Array:
+    """What a client sends in place of its honest update; ``place`` is (seed, round)."""
+    if kind == SCALED:
+        return honest if scale == 1.0 else scale * honest
+    if kind == NOISE:
+        seed, round_ = place
+        direction = draws.normals(seed, client, round_, len(honest))
+        return direction * (scale * np.linalg.norm(honest) / np.linalg.norm(direction))
+    assert last is not None
+    others = np.delete(last, client, axis=0)
+    mean = others.mean(axis=0)
+    if kind == MATCHED_COPY:
+        size = float(np.linalg.norm(mean))
+        scale = float(np.linalg.norm(others, axis=1).mean()) / size if size > 0 else 0.0
+    return scale * mean
+
+
+def _start(behaviour: Behaviour) -> int:
+    return behaviour.round if isinstance(behaviour, After) else 0
+
+
+def _positive(scale: float) -> None:
+    if not (math.isfinite(scale) and scale > 0):
+        raise FedtaperError(f"scale must be a finite number above 0, not {scale!r}")

@@ -1,0 +1,181 @@
+"""Aggregation (Eqn3, second line, and fedopt): what the server does with the clients' updates.
+
+Every rule here has two parts. ``weights`` says how much each client's update counts in a
+round; ``init`` and ``step`` turn the weighted sum D of the updates into the next model, state
+in, state out. Average and Normalised differ in their weights alone, and the FedOpt family in
+its step alone, so the optimisers take any of the former as their ``mean``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtaper.core.errors import FedtaperError
+
+Array = NDArray[np.float64]
+State = tuple[Any, ...]
+
+
+class ServerRule(Protocol):
+    """What an engine asks of a server rule."""
+
+    def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
+        """Each client's weight; ``step_sums`` is (rounds, L) and so is the result."""
+        ...
+
+    def init(self, w: Any) -> State:
+        """The state before the first round."""
+        ...
+
+    def step(self, w: Any, update: Any, state: State) -> tuple[Any, State]:
+        """The next model and state, from the weighted sum of the clients' updates."""
+        ...
+
+
+def _shares(by: str, samples: Array) -> Array:
+    return samples / samples.sum() if by == "samples" else np.full(len(samples), 1 / len(samples))
+
+
+class _Mean:
+    """The step of a plain mean: w + D, no state."""
+
+    def init(self, w: Any) -> State:
+        """A mean keeps nothing."""
+        return ()
+
+    def step(self, w: Any, update: Any, state: State) -> tuple[Any, State]:
+        """Move by the weighted sum of the updates."""
+        return w + update, state
+
+
+@dataclass(frozen=True)
+class Average(_Mean):
+    """The mean of the clients' models, each counting the same or by its samples."""
+
+    by: Literal["uniform", "samples"] = "uniform"
+
+    def __post_init__(self) -> None:
+        _one_of("by", self.by, ("uniform", "samples"))
+
+    def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
+        """Equal shares, or shares of the samples; the same every round."""
+        return np.broadcast_to(_shares(self.by, samples), step_sums.shape)
+
+
+@dataclass(frozen=True)
+class Normalised(_Mean):
+    """FedNova: updates over their own number of local steps, times the mean number.
+
+    With equal numbers this is :class:`Average` exactly. ``over="step_sums"`` divides by the
+    sum of the step sizes instead: it makes every client count the same whatever its
+    schedule, which erases the influence that step sizes give.
+    """
+
+    by: Literal["uniform", "samples"] = "uniform"
+    over: Literal["steps", "step_sums"] = "steps"
+
+    def __post_init__(self) -> None:
+        _one_of("by", self.by, ("uniform", "samples"))
+        _one_of("over", self.over, ("steps", "step_sums"))
+
+    def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
+        """Shares times (mean of the measure) / (the client's own)."""
+        share = _shares(self.by, samples)
+        own = np.broadcast_to(steps, step_sums.shape) if self.over == "steps" else step_sums
+        return share * (own @ share)[:, None] / own
+
+
+def adagrad(v: Any, update: Any, b2: float) -> Any:
+    """The second moment grows by the square: v + D^2."""
+    return v + update * update
+
+
+def adam(v: Any, update: Any, b2: float) -> Any:
+    """An exponential mean of the squares: b2 v + (1 - b2) D^2."""
+    return b2 * v + (1 - b2) * update * update
+
+
+def yogi(v: Any, update: Any, b2: float) -> Any:
+    """Moves toward the square by a bounded amount: v - (1 - b2) D^2 sign(v - D^2)."""
+    square = update * update
+    sign = (v > square) * 1.0 - (v < square) * 1.0
+    return v - (1 - b2) * square * sign
+
+
+def momentum(m: Any, update: Any, b1: float) -> Any:
+    """The first moment: b1 m + (1 - b1) D."""
+    return b1 * m + (1 - b1) * update
+
+
+def scaled_step(w: Any, m: Any, v: Any, eta: float, tau: float) -> Any:
+    """W + eta m / (sqrt(v) + tau)."""
+    return w + eta * m / (v**0.5 + tau)
+
+
+@dataclass(frozen=True)
+class _Optimiser:
+    """Both moments of the mean update D, then a scaled step (Reddi et al. 2021)."""
+
+    eta: float = 0.1
+    b1: float = 0.9
+    b2: float = 0.99
+    tau: float = 1e-3
+    mean: Average | Normalised = field(default_factory=Average)
+    second: ClassVar[Any]
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("eta", 0, math.inf), ("tau", 0, math.inf)):
+            value = getattr(self, name)
+            if not low < value < high:
+                raise FedtaperError(f"{name} must be a finite number above 0, not {value!r}")
+        for name in ("b1", "b2"):
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                raise FedtaperError(f"{name} must be at least 0 and below 1, not {value!r}")
+
+    def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
+        """Those of ``mean``."""
+        return self.mean.weights(samples, steps, step_sums)
+
+    def init(self, w: Any) -> State:
+        """First moment 0; second moment tau^2, as in the paper of the FedOpt family."""
+        return w * 0.0, w * 0.0 + self.tau**2
+
+    def step(self, w: Any, update: Any, state: State) -> tuple[Any, State]:
+        """Both moments forward, then the scaled step."""
+        m, v = state
+        m = momentum(m, update, self.b1)
+        v = self.second(v, update, self.b2)
+        return scaled_step(w, m, v, self.eta, self.tau), (m, v)
+
+
+@dataclass(frozen=True)
+class Adagrad(_Optimiser):
+    """FedAdagrad: v += D^2, no momentum unless b1 is given."""
+
+    b1: float = 0.0
+    second = staticmethod(adagrad)
+
+
+@dataclass(frozen=True)
+class Adam(_Optimiser):
+    """FedAdam: v = b2 v + (1 - b2) D^2."""
+
+    second = staticmethod(adam)
+
+
+@dataclass(frozen=True)
+class Yogi(_Optimiser):
+    """FedYogi: v -= (1 - b2) D^2 sign(v - D^2)."""
+
+    second = staticmethod(yogi)
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise FedtaperError(f"{name} must be one of {', '.join(known)}, not {value!r}")

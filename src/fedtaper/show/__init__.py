@@ -1,0 +1,1 @@
+"""Everything that draws: figures and reports."""

@@ -1,0 +1,1 @@
+"""From an experiment to a run: the loop over rounds, its record, its progress, many jobs."""

@@ -1,0 +1,1 @@
+"""Run folders, TOML files and logs."""

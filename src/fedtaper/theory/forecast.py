@@ -1,0 +1,140 @@
+"""Where the model will be at a far clock value, and when an influence will have faded."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedtaper.core.errors import FedtaperError
+from fedtaper.experiment import Experiment
+from fedtaper.theory.ode import limit_ode
+
+Array = NDArray[np.float64]
+_SCAN = np.linspace(0.0, math.log(1e300), 2001)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The model at clock n, as the ODE with p_n foretells it.
+
+    Attributes:
+        experiment: of which experiment.
+        n, t: the clock, and the ODE's time then.
+        w: the model, (d,).
+        influence: effective influences p_n then; ``limit_influence``: their limit p.
+        equilibrium: w*(p_n), which the model follows, and ``limit``: w*(p), where it ends
+            (None where the problem cannot tell).
+    """
+
+    experiment: Experiment
+    n: float
+    t: float
+    w: Array
+    influence: Array
+    limit_influence: Array
+    equilibrium: Array | None
+    limit: Array | None
+
+    @property
+    def round(self) -> float:
+        """How many rounds that is."""
+        return self.n / self.experiment.period
+
+    @property
+    def distance(self) -> float:
+        """How far the model is from w*(p_n): the ODE's lag behind its moving equilibrium."""
+        return _distance(self.w, self.equilibrium)
+
+    @property
+    def distance_limit(self) -> float:
+        """How far the model is from w*(p)."""
+        return _distance(self.w, self.limit)
+
+    def fades(self, to: float = 0.01) -> Array:
+        """For each client the clock value from which its influence stays below ``to``."""
+        return fades(self.experiment, to)
+
+
+def forecast(
+    experiment: Experiment, n: float, *, w: ArrayLike | None = None, start: float = 0.0
+) -> Forecast:
+    """Where the model will be when the clock stands at n, in well under a second.
+
+    The ODE with p_n is solved over its own time, which grows like n^(1 - delta): n = 1e16 is
+    no farther than a few thousand units. For regression it counts the drift of a client's
+    own model within a round, which shifts the equilibrium by the order of a step size. What
+    it leaves out is the mini-batch noise, of about the square root of the step size, and the
+    climb of a first step that is too large.
+
+    Args:
+        experiment: what is run.
+        n: a clock value of at least 1.
+        w: a model to start from, by default the experiment's first; its clock is ``start``.
+        start: the clock value of w, such as ``run.n[-1]``.
+
+    >>> import fedtaper as ft
+    >>> problem = ft.LinearRegression(num_clients=2, samples=100)
+    >>> schedules = [ft.Power(0.1, 0.76, offset=20), ft.Power(0.1, 1.0, offset=20)]
+    >>> e = ft.Experiment(problem, schedules, rounds=10, local_steps=5)
+    >>> far = ft.forecast(e, n=1e12)
+    >>> far.influence.round(4)
+    array([1.    , 0.0013])
+    >>> f"{far.fades(to=0.01)[1]:.2g}"
+    '2.2e+08'
+    """
+    for name, value, low in (("n", n, 1.0), ("start", start, 0.0)):
+        if not (math.isfinite(value) and low <= value <= 1e300):
+            raise FedtaperError(
+                f"{name} = {value:g} is not a clock value to forecast: the clock counts from 1, "
+                "so give a finite number of at least 1 (at most 1e300)"
+            )
+    if start > n:
+        raise FedtaperError(f"the model's clock {start:g} is already past n = {n:g}")
+    ode = replace(limit_ode(experiment, "finite"), drift=True)
+    begin, end = ode.clock.t(start), ode.clock.t(n)
+    path = ode.solve(w, start=begin, end=end, rtol=1e-8, atol=1e-10)
+    p_n, p = experiment.field_weights(n), experiment.limit_field_weights
+    solvable = hasattr(experiment.problem, "equilibrium")
+    return Forecast(
+        experiment=experiment,
+        n=float(n),
+        t=end,
+        w=path.w,
+        influence=p_n / p_n[experiment.reference],
+        limit_influence=experiment.limit_influence,
+        equilibrium=experiment.problem.equilibrium(p_n) if solvable else None,
+        limit=experiment.problem.equilibrium(p) if solvable else None,
+    )
+
+
+def fades(experiment: Experiment, to: float) -> Array:
+    """For each client the clock value from which its effective influence stays below ``to``.
+
+    1 where it always was, infinity where it never will be (or only beyond n = 1e300).
+    """
+    from scipy.optimize import brentq
+
+    if not (math.isfinite(to) and to > 0):
+        raise FedtaperError(f"an influence to fade to is a number above 0, not {to!r}")
+
+    def above(log_n: ArrayLike) -> Array:
+        weights = experiment.field_weights(np.exp(log_n))
+        return weights / weights[..., experiment.reference, None] - to
+
+    seen = above(_SCAN) >= 0
+    out = np.ones(experiment.num_clients)
+    for i in range(experiment.num_clients):
+        last = int(np.flatnonzero(seen[:, i])[-1]) if seen[:, i].any() else -1
+        if last == len(_SCAN) - 1:
+            out[i] = math.inf
+        elif last >= 0:
+            low, high = _SCAN[last], _SCAN[last + 1]
+            out[i] = math.exp(brentq(lambda x, i=i: float(above(x)[i]), low, high, xtol=1e-12))
+    return out
+
+
+def _distance(w: Array, other: Array | None) -> float:
+    return math.nan if other is None else float(np.linalg.norm(w - other))

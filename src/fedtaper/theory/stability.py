@@ -1,0 +1,185 @@
+"""Is a step size too large for the curvature it meets? Asked before a run, in closed form."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fedtaper.core.errors import StabilityWarning, warn
+from fedtaper.core.schedules import Constant
+
+MEASURABLE = 200_000  # parameters up to which a curvature is measured unasked
+LOOK = 300  # rounds looked at: the climb of a tapering step is over well before
+
+
+@dataclass(frozen=True)
+class Stability:
+    """The expected motion of the shared model's distance to its equilibrium.
+
+    ``peak`` is the largest factor by which a distance grows along the first rounds, as a
+    power of ten, and ``peak_round`` when; ``growth`` the factor of the last round looked at
+    (above 1: it never comes back).
+    """
+
+    clients: tuple[int, ...]
+    first_step: float
+    curvature: float
+    peak: float
+    peak_round: int
+    growth: float
+    safe_offset: float
+    safe_c: float
+
+    @property
+    def stable(self) -> bool:
+        """No client's first step exceeds 2 over its curvature."""
+        return not self.clients
+
+    @property
+    def advice(self) -> str:
+        """What will happen and what to change, in one line."""
+        if self.stable:
+            return "every first step is below 2 / curvature"
+        who = (
+            "every client"
+            if len(self.clients) > 3
+            else "client " + ", ".join(str(i) for i in self.clients)
+        )
+        start = (
+            f"the first step size of {who} is above 2 / curvature "
+            f"({self.first_step:g} against {2 / self.curvature:.3g})"
+        )
+        if math.isnan(self.growth):
+            return (
+                f"{start}: local updates overshoot; use offset = {self.safe_offset:.0f} "
+                "or a smaller c"
+            )
+        if self.growth > 1:
+            rounds = max(1, round(308 / math.log10(self.growth)))
+            return (
+                f"{start}: the expected distance grows {self.growth:.3g}-fold a round and leaves "
+                f"the finite numbers after about {rounds} rounds; "
+                f"use a step below {self.safe_c:.3g}"
+            )
+        if self.peak < 0.05:
+            return (
+                f"{start}: the first updates overshoot, but they taper fast enough that the shared "
+                f"model is not expected to climb; offset = {self.safe_offset:.0f} or "
+                f"c = {self.safe_c:.3g} avoids the overshoot"
+            )
+        return (
+            f"{start}: the model first climbs about 1e{self.peak:.0f}-fold (until round "
+            f"{self.peak_round}) before it contracts; offset = {self.safe_offset:.0f} or "
+            f"c = {self.safe_c:.3g} avoids the climb"
+        )
+
+
+def stability(experiment: Any) -> Stability:
+    """Compare first steps with curvatures, and follow the expected motion where it matters."""
+    return stability_at(experiment, experiment.problem.curvature)
+
+
+def curvatures(experiment: Any) -> Any:
+    """Each client's largest curvature: in closed form, or by power iteration at the first model.
+
+    None for models too large for that to be quick.
+    """
+    problem = experiment.problem
+    if hasattr(problem, "curvature"):
+        return problem.curvature
+    if problem.dim > MEASURABLE or not hasattr(problem, "minibatches"):
+        return None
+    w = problem.initial(experiment.seed)
+    found = []
+    for i in range(experiment.num_clients):
+        batch = problem.minibatches(experiment, experiment.seed, i, 0)[0]
+        gradient = partial(problem.gradient, i, batch=batch)
+        found.append(largest_curvature(gradient, w, iterations=8))
+    return np.array(found)
+
+
+def largest_curvature(gradient: Any, w: Any, iterations: int = 20) -> float:
+    """The largest eigenvalue of the Hessian in size, by power iteration on gradient differences.
+
+    >>> largest_curvature(lambda w: np.array([1.0, 3.0]) * w, np.zeros(2))
+    3.0
+    """
+    v = np.random.default_rng(0).normal(size=len(w))
+    v /= np.linalg.norm(v)
+    size = 1e-4 * max(1.0, float(np.linalg.norm(w)))
+    value = 0.0
+    for _ in range(iterations):
+        product = (gradient(w + size * v) - gradient(w - size * v)) / (2 * size)
+        value = float(np.linalg.norm(product))
+        if value == 0:
+            break
+        v = product / value
+    return round(value, 12)
+
+
+def stability_at(experiment: Any, curvature: Any) -> Stability:
+    """:func:`stability` for curvatures that are known from elsewhere."""
+    first = np.max(experiment.step_sizes(0, 1)[0], axis=0)
+    mu = getattr(experiment.local, "mu", 0.0)
+    curvature = curvature + mu
+    bad = np.flatnonzero(first * curvature > 2)
+    if not len(bad):
+        return Stability((), float(first.max()), float(curvature.max()), 0.0, 0, 0.0, 0.0, 0.0)
+    worst = int(bad[np.argmax(first[bad] * curvature[bad])])
+    scaled = bool(experiment.server.init(np.zeros(1)))  # an optimiser rescales every step
+    scaled = scaled or not hasattr(experiment.problem, "moments")
+    peak, peak_round, growth = (math.nan, 0, math.nan) if scaled else _expected_growth(experiment)
+    schedule = experiment.schedules[worst]
+    offset = 0.0
+    if not isinstance(schedule, Constant):
+        offset = math.ceil((schedule.c * curvature[worst]) ** (1 / schedule.delta)) - 1
+    return Stability(
+        clients=tuple(int(i) for i in bad),
+        first_step=float(first[worst]),
+        curvature=float(curvature[worst]),
+        peak=peak,
+        peak_round=peak_round,
+        growth=growth,
+        safe_offset=offset,
+        safe_c=float((1.0 if offset else 2.0) / curvature[worst]),
+    )
+
+
+def _expected_growth(e: Any) -> tuple[float, int, float]:
+    """Norm of the product of the expected round maps, in powers of ten; last round's growth.
+
+    In expectation a client's update maps its distance by I - a A_i (a linear map: exact for
+    regression), so a round maps the shared model's by the weighted mean of their products.
+    """
+    matrices, _, _ = e.problem.moments
+    identity = np.eye(e.problem.dim)
+    mu = getattr(e.local, "mu", 0.0)
+    a = e.step_sizes(0, min(e.rounds, LOOK))
+    weights = e.server_weights(a.sum(axis=1)) * e.rates
+    product, log10, peak, peak_round, growth = identity, 0.0, 0.0, 0, 0.0
+    for k in range(len(a)):
+        mine = np.broadcast_to(identity, matrices.shape)
+        for step in range(a.shape[1]):
+            scale = a[k, step][:, None, None]
+            mine = mine - scale * (matrices @ mine + mu * (mine - identity))
+        product = (identity + np.tensordot(weights[k], mine - identity, axes=1)) @ product
+        growth = float(np.linalg.norm(product, 2))
+        product = product / growth
+        log10 += math.log10(growth)
+        if log10 > peak:
+            peak, peak_round = log10, k + 1
+        if log10 < peak - 1:  # well past the top
+            break
+    return peak, peak_round, growth
+
+
+def warn_if_unstable(experiment: Any) -> None:
+    """The warning that comes before a run."""
+    if hasattr(experiment.problem, "curvature"):
+        found = stability(experiment)
+        if not found.stable:
+            warn(found.advice, StabilityWarning)
