@@ -22,8 +22,9 @@ experiment = ft.Experiment(
 run = ft.run(experiment, updates=True, progress=False)
 print(ft.audit(run))
 
-# From a server of your own, a round at a time: sizes alone, or with the updates.
-auditor = ft.Auditor([declared] * 10)
+# From a server of your own, a round at a time: sizes alone, or with the updates. Only because
+# the losses are quadratic can these show a taper; other models need challenges or replays.
+auditor = ft.Auditor([declared] * 10, quadratic=True)
 for k in range(len(run.round)):
     auditor.add(run.update_norms[k], n=run.n[k])
 found = auditor.result()

@@ -177,7 +177,7 @@ def test_verdicts_from_updates(run):
 
 
 def test_sizes_alone_say_what_they_cannot_tell(run):
-    found = ft.audit(run.update_norms, n=run.n, schedules=run.experiment.schedules)
+    found = ft.audit(run.update_norms, n=run.n, schedules=run.experiment.schedules, quadratic=True)
     assert found.witness == "norms"
     for i in (2, 3):
         client = found.clients[i]
@@ -190,8 +190,10 @@ def test_sizes_alone_say_what_they_cannot_tell(run):
 
 def test_online_is_the_same_as_afterwards(run):
     schedules = run.experiment.schedules
-    whole = ft.audit(run.update_norms, n=run.n, schedules=schedules, updates=run.updates)
-    auditor = ft.Auditor(schedules)
+    whole = ft.audit(
+        run.update_norms, n=run.n, schedules=schedules, updates=run.updates, quadratic=True
+    )
+    auditor = ft.Auditor(schedules, quadratic=True)
     for k in range(100):
         auditor.add(n=run.n[k], updates=run.updates[k])
         if k == 49:
@@ -205,8 +207,10 @@ def test_online_is_the_same_as_afterwards(run):
 def test_units_and_order_do_not_matter(run):
     schedules = run.experiment.schedules
     order = np.random.default_rng(0).permutation(12)
-    base = ft.audit(run.update_norms, n=run.n, schedules=schedules)
-    scaled = ft.audit(1e3 * run.update_norms[:, order], n=run.n, schedules=schedules)
+    base = ft.audit(run.update_norms, n=run.n, schedules=schedules, quadratic=True)
+    scaled = ft.audit(
+        1e3 * run.update_norms[:, order], n=run.n, schedules=schedules, quadratic=True
+    )
     for place, i in enumerate(order):
         assert scaled.clients[place].verdict == base.clients[i].verdict
         if not math.isnan(base.clients[i].delta):
@@ -214,7 +218,9 @@ def test_units_and_order_do_not_matter(run):
 
 
 def test_too_early_to_tell(run):
-    found = ft.audit(run.update_norms[:6], n=run.n[:6], schedules=run.experiment.schedules)
+    found = ft.audit(
+        run.update_norms[:6], n=run.n[:6], schedules=run.experiment.schedules, quadratic=True
+    )
     assert {c.verdict for c in found.clients} == {"cannot tell yet", "idle"}
 
 
@@ -222,10 +228,10 @@ def test_an_absent_client_is_not_idle():
     rng = np.random.default_rng(0)
     sizes = steps()[0].sum(1)[:, None] * rng.lognormal(0, 0.05, (100, 5))
     sizes[60:, 2] = np.nan
-    found = ft.audit(sizes, n=CLOCK, schedules=[DECLARED] * 5)
+    found = ft.audit(sizes, n=CLOCK, schedules=[DECLARED] * 5, quadratic=True)
     assert found.clients[2].verdict != "idle"
     sizes[60:, 2] = 0
-    found = ft.audit(sizes, n=CLOCK, schedules=[DECLARED] * 5)
+    found = ft.audit(sizes, n=CLOCK, schedules=[DECLARED] * 5, quadratic=True)
     assert (found.clients[2].verdict, found.clients[2].since is not None) == ("idle", True)
 
 

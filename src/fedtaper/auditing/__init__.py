@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.auditing.directions import sketch
 from fedtaper.auditing.judge import Finding, Trace, judge, since
-from fedtaper.auditing.records import SIZES_ONLY, Audit, ClientAudit
+from fedtaper.auditing.records import NO_WITNESS, SIZES_ONLY, Audit, ClientAudit
 from fedtaper.auditing.replay import HeldOut
 from fedtaper.auditing.taper import Declared
 from fedtaper.auditing.traces import declared_round, from_run, trace_of
@@ -35,10 +35,14 @@ def audit(
     updates: ArrayLike | None = None,
     w: ArrayLike | None = None,
     held_out: HeldOut | ArrayLike | None = None,
+    quadratic: bool = False,
     seed: int | None = None,
     level: float = 0.95,
 ) -> Audit:
-    """Judge each client: as declared, fading, rising, idle, noise, copying, or cannot tell yet.
+    """Judge each client: as declared, fading, rising, idle, noise, copying, or cannot tell (yet).
+
+    Only where the losses are quadratic do updates alone show how fast a client tapers. For any
+    other model the verdict on the taper is "cannot tell" unless there are replays.
 
     Args:
         source: a Run, or the sizes of the updates, (rounds, L): NaN where a client was
@@ -56,6 +60,8 @@ def audit(
             training on data of its own (``HeldOut``). On networks this is what an estimate
             rests on. A Run on images that keeps its trajectory makes it by itself. With
             arrays, the held-out loss of each client's class, (rounds, L), will do: cruder.
+        quadratic: whether the clients' losses are quadratic, as in linear regression (arrays
+            only; a Run knows its problem).
         seed: which seed of a Run over many.
         level: of the intervals.
 
@@ -76,7 +82,7 @@ def audit(
                 "an audit of arrays needs n=, the clock at the end of each round, and "
                 "schedules=, what the clients declared"
             )
-        auditor = Auditor(schedules)
+        auditor = Auditor(schedules, quadratic=quadratic)
         sizes = np.asarray(source, dtype=np.float64)
         clock, sums = np.asarray(n, dtype=np.float64), _optional(step_sums)
         moves, models = _optional(updates), _optional(w)
@@ -100,15 +106,21 @@ class Auditor:
     """The same, a round at a time: keeps O(clients) numbers a round seen.
 
     >>> import fedtaper as ft
-    >>> auditor = Auditor([ft.Power(0.1, 0.76)] * 3)
+    >>> auditor = Auditor([ft.Power(0.1, 0.76)] * 3, quadratic=True)
     >>> for k in range(1, 6):
     ...     auditor.add([1.0 / k, 0.9 / k, 0.0], n=5 * k)
     >>> [c.verdict for c in auditor.result().clients]
     ['cannot tell yet', 'cannot tell yet', 'idle']
     """
 
-    def __init__(self, schedules: Sequence[Schedule], alike: ArrayLike | None = None) -> None:
-        self.schedules = checked_schedules(schedules)
+    def __init__(
+        self,
+        schedules: Sequence[Schedule],
+        alike: ArrayLike | None = None,
+        *,
+        quadratic: bool = False,
+    ) -> None:
+        self.schedules, self.quadratic = checked_schedules(schedules), quadratic
         none = np.eye(len(self.schedules))  # nobody's data are known to be like another's
         self.alike = none if alike is None else np.asarray(alike, dtype=np.float64)
         self.n: list[float] = []
@@ -193,6 +205,7 @@ class Auditor:
             HeldOut(np.stack(self.held_out, axis=1), self.alike)
             if len(self.held_out) == len(self.n)
             else None,
+            self.quadratic,
         )
         p = influence(self.schedules, n=self.n[-1])
         deltas = np.array([s.delta for s in self.schedules])
@@ -245,6 +258,8 @@ def _assemble(
 
 def _notes(verdict: str, found: Finding, i: int, trace: Trace) -> tuple[str, ...]:
     notes = []
+    if verdict == "cannot tell":
+        notes.append(NO_WITNESS)
     if trace.updates is None and verdict == "as declared":
         notes.append(SIZES_ONLY)
     if found.witness == "updates" and not 0.5 < found.curvature[i] < 2:

@@ -29,12 +29,14 @@ class Trace:
     updates: Array | None = None  # (L, rounds, d)
     w: Array | None = None  # (rounds, d), the model each round started from
     held_out: HeldOut | None = None  # what the server expects from data of its own
+    quadratic: bool = True  # whether the losses are, so that updates alone show a taper
 
     def among(self, clients: NDArray[np.int64]) -> Trace:
         """Some of the clients."""
         held = None if self.held_out is None else self.held_out.among(clients)
         moves = None if self.updates is None else self.updates[clients]
-        return Trace(self.norms[clients], self.declared.pick(clients), moves, self.w, held)
+        declared = self.declared.pick(clients)
+        return Trace(self.norms[clients], declared, moves, self.w, held, self.quadratic)
 
     def until(self, rounds: int) -> Trace:
         """The first rounds."""
@@ -44,6 +46,7 @@ class Trace:
             None if self.updates is None else self.updates[:, :rounds],
             None if self.w is None else self.w[:rounds],
             None if self.held_out is None else self.held_out.until(rounds),
+            self.quadratic,
         )
 
 
@@ -68,8 +71,8 @@ def judge(trace: Trace) -> Finding:
     plain = ~(idle | copying | noise)
     excess, error = np.full(len(idle), np.nan), np.full(len(idle), np.nan)
     curvature, explained = np.ones(len(idle)), np.ones(len(idle))
-    witness = "norms"
-    if plain.any() and trace.norms.shape[1] >= LEAST_ROUNDS:
+    witness = "norms" if trace.quadratic or trace.held_out is not None else "none"
+    if plain.any() and trace.norms.shape[1] >= LEAST_ROUNDS and witness != "none":
         fit, witness = _fit(trace, plain)
         excess[plain], error[plain], explained[plain] = fit.excess, fit.error, fit.explained
         curvature[plain] = np.exp(fit.log_curvature - np.median(fit.log_curvature))
@@ -106,6 +109,8 @@ def since(trace: Trace, final: Finding) -> list[int | None]:
 
 
 def _taper_verdict(excess: float, error: float, witness: str) -> Verdict:
+    if witness == "none":
+        return "cannot tell"
     if not np.isfinite(error):
         return "cannot tell yet"
     accuse, score = ACCUSE[witness], excess / error

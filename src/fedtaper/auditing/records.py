@@ -6,11 +6,19 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-Verdict = Literal["as declared", "fading", "rising", "idle", "noise", "copying", "cannot tell yet"]
+Verdict = Literal[
+    "as declared", "fading", "rising", "idle", "noise", "copying", "cannot tell yet", "cannot tell"
+]
 ACCUSATIONS = ("fading", "rising", "idle", "noise", "copying")
 SIZES_ONLY = (
     "by size alone: a client that sends noise or a copy of the others' updates, at the right "
     "size, looks the same; only the updates' directions can tell"
+)
+NO_WITNESS = (
+    "the losses are not quadratic, so these updates cannot show how fast a client tapers: a "
+    "gradient that shrinks because the model learns looks like a step size that shrinks. What "
+    "helps: challenges in the experiment, or replays on held-out data (held_out=). If the losses "
+    "are quadratic, say so with quadratic=True"
 )
 LIMITS = (
     "What this does not show. The scale c: a client with half the declared c sends what an "
@@ -96,7 +104,10 @@ class Audit:
     def remarks(self) -> list[str]:
         """The notes on single clients; what holds for all of them is in the caveat."""
         pairs = [(c.client, note) for c in self.clients for note in c.notes]
-        return [f"client {client}: {note}" for client, note in pairs if note != SIZES_ONLY]
+        shown = [f"client {i}: {n}" for i, n in pairs if n not in (SIZES_ONLY, NO_WITNESS)]
+        if any(c.verdict == "cannot tell" for c in self.clients):
+            shown.append(f"cannot tell: {NO_WITNESS}.")
+        return shown
 
 
 def _cells(c: ClientAudit) -> list[str]:

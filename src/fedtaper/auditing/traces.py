@@ -16,6 +16,7 @@ from fedtaper.auditing.taper import Declared
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.schedules import Schedule, step_sizes
 from fedtaper.experiment import Run
+from fedtaper.problems.linear import LinearRegression
 
 Array = NDArray[np.float64]
 POINTS = 64  # updates of a round at which a schedule is looked at, at most
@@ -60,6 +61,7 @@ def from_run(
         moves,
         None if moves is None or start is None else sketch(start),
         held_out,
+        isinstance(e.problem, LinearRegression),
     )
     p = e.effective_influence(last - 1, last)[0]
     deltas = np.array([s.delta for s in e.schedules])  # type: ignore[union-attr]
