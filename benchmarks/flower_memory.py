@@ -68,7 +68,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
-import fedtaper.engines.flower.apps, torch
+import fedtaper.deploy.apps, torch
 
 server_app = ServerApp()
 client_app = ClientApp()
@@ -105,7 +105,7 @@ def written(folder: Path, clients: int, count: int, floor: bool) -> Path:
         text = FLOOR.format(clients=clients, count=count)
         (app / "flat" / "floor.py").write_text(before + text)
         settings = (app / "pyproject.toml").read_text()
-        ours = "fedtaper.engines.flower.apps:"
+        ours = "fedtaper.deploy.apps:"
         (app / "pyproject.toml").write_text(settings.replace(ours, "flat.floor:"))
     return file
 

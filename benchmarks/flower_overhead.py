@@ -28,13 +28,14 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fedtaper as ft
-from fedtaper.engines.flower import client, simulation
+from fedtaper.deploy.server import event_log
+from fedtaper.engines.flower import client
 from fedtaper.engines.flower.roster import Roster
-from fedtaper.engines.flower.rounds import Rounds, event_log
+from fedtaper.engines.flower.rounds import GridEngine
+from fedtaper.engines.flower.simulation import Simulation
 from fedtaper.engines.flower.source import PickledSource
 from fedtaper.storage import store
 
@@ -102,7 +103,7 @@ def fedavg_round(strategy, grid, arrays) -> float:
     return time.perf_counter() - began
 
 
-class Interleaved(Rounds):
+class Interleaved(GridEngine):
     """Before each turn of ours, one of each other kind."""
 
     def __init__(self, *words) -> None:
@@ -111,9 +112,9 @@ class Interleaved(Rounds):
         self.last, self.count = 0.0, 0
         self.phase = np.random.default_rng(0)
 
-    def start(self, e, state):
+    def open(self, e, state, options=None):
         """Time them all."""
-        session = super().start(e, state)
+        session = super().open(e, state, options)
         advance, sites = session.advance, len(self.federation.sites)
         strategy = FedAvg(1.0, fraction_evaluate=0.0, min_available_nodes=sites)
         others = {"echo": echo_round, "FedAvg": partial(fedavg_round, strategy)}
@@ -137,28 +138,15 @@ class Interleaved(Rounds):
 def measured(clients: int, rounds: int, count: int) -> dict[str, list[float]]:
     e = experiment(clients, rounds, count)
     federation = ft.Federation(tuple(f"site-{i}" for i in range(clients)))
-    found = []
     with tempfile.TemporaryDirectory() as folder:
-        source = PickledSource(simulation._pickled(e, federation, Path(folder)))
-        app = ServerApp()
-
-        @app.main()
-        def main(grid, context):
+        source = PickledSource.write(e, federation, Path(folder))
+        with Simulation(client_app(source), clients) as grid:
             out = store.prepare(Path(folder) / "run")
-            roster = Roster(grid, federation, event_log(out, print))
+            roster = Roster(grid.grid, federation, event_log(out, print))
             roster.wait(60, clients)
-            engine = Interleaved(grid, federation, roster)
+            engine = Interleaved(grid.grid, federation, roster)
             ft.run(e, engine=engine, out=out, progress=False)
-            found.append(engine.seconds)
-
-        with simulation._quiet():
-            simulation._flower()(
-                server_app=app,
-                client_app=client_app(source),
-                num_supernodes=clients,
-                backend_config=simulation._backend(clients),
-            )
-    return found[0]
+            return engine.seconds
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedtaper.engines.flower import apps
+from fedtaper.engines.flower.app import make_client_app
 
 
 class Source:
@@ -14,8 +14,6 @@ class Source:
 
     def __init__(self, experiment, federation):
         self.known, self.federation = experiment, federation
-
-    log = None
 
     def samples(self, site):
         return None
@@ -30,7 +28,7 @@ class LoopGrid(Grid):
     def __init__(self, source, spoil=None, node_config=None, mods=None):
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
         self.source, self.spoil = source, spoil
-        self.app = apps.make_client_app(lambda context: source, mods)
+        self.app = make_client_app(lambda context: source, mods)
         self.sites = {100 + i: name for i, name in enumerate(source.federation.sites)}
         self.config = node_config or {}
         self.replies, self.count, self.sent = {}, itertools.count(1), []

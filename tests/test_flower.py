@@ -12,13 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fedtaper as ft
+from fedtaper.deploy.federation_file import read_federation
 from fedtaper.deploy.files import Ports, write_deployment
 from fedtaper.deploy.scaffold import new_app
-from fedtaper.engines.flower.apps import serve
+from fedtaper.deploy.server import serve
+from fedtaper.deploy.sites import realised_influence
 from fedtaper.engines.flower.client import site_name
-from fedtaper.engines.flower.federation import numbered, read_plan
+from fedtaper.engines.flower.federation import numbered
 from fedtaper.engines.flower.privacy import on_models
-from fedtaper.engines.flower.sites import realised_influence
 from fedtaper.storage import store
 
 SCHEDULES = (ft.Power(0.1, 0.76), ft.Power(0.1, 1.0), ft.Power(0.05, 0.9))
@@ -359,13 +360,13 @@ def test_mistakes_in_a_federation_file_are_told(text, why, tmp_path):
     file = tmp_path / "f.toml"
     file.write_text(FILE + text)
     with pytest.raises(ft.FedtaperError, match=why):
-        read_plan(file).federation.load_task()
+        read_federation(file).federation.load_task()
 
 
 def test_a_file_without_the_table_numbers_its_sites(tmp_path):
     file = tmp_path / "f.toml"
     file.write_text(FILE)
-    assert read_plan(file).federation.sites == numbered(2) == ("site-0", "site-1")
+    assert read_federation(file).federation.sites == numbered(2) == ("site-0", "site-1")
     assert ft.read_toml(file).num_clients == 2
 
 

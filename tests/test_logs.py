@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import fedtaper as ft
 from fedtaper.cli.main import app
-from fedtaper.engines.flower.apps import serve
+from fedtaper.deploy.server import serve
 from fedtaper.storage.config import read_log
 
 TOML = """
@@ -68,7 +68,7 @@ def test_tensorboard_of_a_run_over_flower_that_was_stopped_and_resumed(tiny, tmp
         pass
 
     source = Source(experiment(tiny), ft.Federation(("a", "b", "c"), deadline=0.3))
-    source.log = ft.Log(tensorboard=str(tmp_path / "log"))
+    how = {"log": ft.Log(tensorboard=str(tmp_path / "log"))}
 
     def spoil(site, round_, reply, calls=[]):  # noqa: B006 (counts over both runs)
         if round_ == 2 and not calls:
@@ -77,8 +77,8 @@ def test_tensorboard_of_a_run_over_flower_that_was_stopped_and_resumed(tiny, tmp
         return reply
 
     with pytest.raises(Killed):
-        serve(LoopGrid(source, spoil), source, tmp_path / "run", progress=False)
-    run = serve(LoopGrid(source, spoil), source, tmp_path / "run", progress=False)
+        serve(LoopGrid(source, spoil), source, tmp_path / "run", **how)
+    run = serve(LoopGrid(source, spoil), source, tmp_path / "run", **how)
     same_as(run, from_tensorboard(tmp_path / "log"))
 
 

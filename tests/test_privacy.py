@@ -14,9 +14,9 @@ from flwr.serverapp.strategy import (
 )
 
 import fedtaper as ft
-from fedtaper.engines.flower.apps import serve
+from fedtaper.deploy.server import serve
 from fedtaper.engines.flower.privacy import on_models
-from fedtaper.engines.flower.rounds import Rounds, Session
+from fedtaper.engines.flower.rounds import GridEngine, Session
 
 SITES = ("north", "south", "west")
 SCHEDULES = (ft.Power(0.1, 0.76), ft.Power(0.05, 0.76), ft.Power(0.01, 0.76))
@@ -54,7 +54,7 @@ class Wrapped(Session):
 def by_wrapper(e, strategy, monkeypatch):
     logging.getLogger("flwr").setLevel(logging.ERROR)
     monkeypatch.setattr(Wrapped, "strategy", strategy)
-    monkeypatch.setattr(Rounds, "start", lambda *words: Wrapped(*words))  # noqa: PLW0108
+    monkeypatch.setattr(GridEngine, "start", lambda *words: Wrapped(*words))  # noqa: PLW0108
     return over_loop(e)
 
 

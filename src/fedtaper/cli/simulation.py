@@ -54,7 +54,7 @@ def run(
     how: dict[str, Any] = {"resume": resume, "thin": thin, "updates": updates}
     how["log"] = None if log == Log() else log
     if engine == "flower" and seeds is None:
-        from fedtaper.engines.flower.simulation import run_file
+        from fedtaper.deploy.simulated import run_file
 
         made = run_file(file, out=folder, **how)
     else:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from fedtaper.core.errors import FedtaperError
-from fedtaper.engines.flower.federation import read_plan
+from fedtaper.deploy.federation_file import read_federation
 
 SERVER_SCRIPT = "server/superlink.sh"  # by which a folder is known as a deployment
 PYPROJECT = """\
@@ -34,8 +34,8 @@ packages = ["{package}"]
 publisher = "{name}"
 
 [tool.flwr.app.components]
-serverapp = "fedtaper.engines.flower.apps:server_app"
-clientapp = "fedtaper.engines.flower.apps:client_app"
+serverapp = "fedtaper.deploy.apps:server_app"
+clientapp = "fedtaper.deploy.apps:client_app"
 
 [tool.flwr.app.config]
 federation = "{federation}"
@@ -80,7 +80,7 @@ def _not_of_the_app(target: Path, folder: str, names: list[str]) -> set[str]:
 
 def write_app(file: Path, target: Path) -> Path:
     """The app of a federation file, in ``target``: a copy of the user's own, or one made here."""
-    plan = read_plan(file)
+    plan = read_federation(file)
     own = app_of(file)
     if own is not None:
         shutil.copytree(own, target, ignore=partial(_not_of_the_app, target), dirs_exist_ok=True)

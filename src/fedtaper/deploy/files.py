@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedtaper.deploy.app import write_app
-from fedtaper.engines.flower.federation import Federation, read_plan
+from fedtaper.deploy.federation_file import read_federation
+from fedtaper.engines.flower.federation import Federation
 from fedtaper.storage import store
 
 HEAD = '#!/usr/bin/env bash\n# {what}\nset -euo pipefail\numask 077\ncd "$(dirname "$0")"\n'
@@ -128,7 +129,7 @@ def write_deployment(
 
     ``direct`` lets sites reach the SuperLink's own port, for a rehearsal on one machine.
     """
-    federation = read_plan(file).federation
+    federation = read_federation(file).federation
     folder = store.prepare(out)
     write_app(Path(file), folder / "app")
     server = folder / "server"

@@ -192,9 +192,9 @@ def _leave(number: int, frame: Any) -> None:
 
 def _ports(file: str | Path) -> Ports:
     """Free ports; the SuperNodes take a stretch of them."""
-    from fedtaper.engines.flower.federation import read_plan
+    from fedtaper.deploy.federation_file import read_federation
 
-    count = len(read_plan(file).federation.sites)
+    count = len(read_federation(file).federation.sites)
     for _ in range(50):
         link, public, first = processes.free_ports(3)
         nodes = range(first, first + count)

@@ -67,11 +67,7 @@ def run(
         log: where else the numbers of each round go: TensorBoard, MLflow.
     """
     if engine == "flower":
-        return _on_flower(
-            experiment,
-            {"seeds": seeds, "device": device, "precision": precision},
-            {"out": out, "resume": resume, "thin": thin, "updates": updates, "log": log},
-        )
+        engine = _on_flower({"seeds": seeds, "device": device, "precision": precision})
     chosen = _seeds(experiment, seeds)
     if resume and out is None:
         raise FedtaperError("resume=True needs out=, the folder of the run to go on with")
@@ -279,13 +275,14 @@ def _divergences(e: Experiment, state: State) -> tuple[Divergence, ...]:
     return tuple(found)
 
 
-def _on_flower(experiment: Experiment, refused: dict[str, Any], how: dict[str, Any]) -> Run:
-    from fedtaper.engines.flower import simulation
+def _on_flower(refused: dict[str, Any]) -> Any:
+    from fedtaper.engines.flower.engine import ENGINE
 
     for name, value in refused.items():
         if value is not None:
             raise FedtaperError(f'engine="flower" takes no {name}: it runs one seed on the CPU')
-    return simulation.run(experiment, **how)
+    ENGINE.check()
+    return ENGINE
 
 
 def _seeds(e: Experiment, seeds: Iterable[int] | None) -> NDArray[np.int64]:

@@ -1,7 +1,8 @@
-"""The same Experiment on Flower: a ServerApp and a ClientApp around the library's own objects.
+"""The same Experiment on Flower: the engine "flower", and the rounds of a deployed server.
 
-``client.py`` is what a site does in a round, ``rounds.py`` what the server does, ``roster.py``
-who is there, ``guard.py`` which answers count. No equation lives here: local updates are the
-engines' own, the step sizes the experiment's, the aggregation the server rule's, and the record
-of rounds, checkpoints and run folder those of :func:`fedtaper.run`, which drives the rounds.
+``engine.py`` opens Flower's simulation; ``rounds.py`` is what a server does in a round over any
+Flower grid, ``client.py`` what a site does, ``roster.py`` who is there, ``guard.py`` which
+answers count. No equation lives here: local updates are the engines' own, the step sizes the
+experiment's, the aggregation the server rule's. What needs the driver, the run folder or the
+audit (the apps of a deployed federation) is in ``fedtaper.deploy``.
 """

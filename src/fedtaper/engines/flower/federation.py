@@ -10,17 +10,12 @@ from __future__ import annotations
 import importlib
 import math
 import re
-import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedtaper.core.checks import whole
 from fedtaper.core.errors import FedtaperError, nearest
-from fedtaper.experiment import Experiment
-from fedtaper.storage.config import from_toml, log_of
-from fedtaper.storage.logs import Log
 
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
@@ -150,62 +145,3 @@ class Federation:
 def numbered(count: int) -> tuple[str, ...]:
     """Names for sites that have none: site-0, site-1, ..."""
     return tuple(f"site-{i}" for i in range(count))
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A federation file as read: the text of its experiment, and who takes part."""
-
-    text: str
-    folder: Path
-    federation: Federation
-    log: Log | None = None
-
-    def experiment(self, problem: Any = None) -> Experiment:
-        """The experiment; ``problem`` where it is a task's."""
-        return from_toml(self.text, self.folder, problem)
-
-
-def read_plan(path: str | Path, sites: int | None = None) -> Plan:
-    """A federation file: an experiment's TOML with a table [federation].
-
-    ``sites`` numbers the sites where the file has no such table.
-    """
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-        tree = tomllib.loads(text)
-    except FileNotFoundError:
-        raise FedtaperError(f"there is no file {path}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as trouble:
-        raise FedtaperError(f"{path} cannot be read: {trouble}") from None
-    try:
-        return Plan(text, path.parent, _federation(tree, text, path.parent, sites), log_of(tree))
-    except FedtaperError as trouble:
-        raise FedtaperError(f"{path}: {trouble}") from None
-
-
-def _federation(tree: dict[str, Any], text: str, folder: Path, sites: int | None) -> Federation:
-    table = tree.get("federation", {})
-    known = [f.name for f in fields(Federation)]
-    if not isinstance(table, dict):
-        raise FedtaperError("[federation] must be a table")
-    for word in table:
-        if word not in known:
-            raise FedtaperError(
-                f"unknown key {word!r} in [federation]{nearest(word, known)}"
-                f" (known: {', '.join(known)})"
-            )
-    if "sites" not in table:
-        count = sites
-        if count is None and "task" not in table:
-            count = from_toml(text, folder).num_clients
-        if count is None:
-            raise FedtaperError('[federation] needs sites, such as sites = ["north", "south"]')
-        table = table | {"sites": numbered(count)}
-    made = Federation(**table)
-    if made.task is None:
-        clients = from_toml(text, folder).num_clients
-        if clients != len(made.sites):
-            raise FedtaperError(f"{len(made.sites)} sites for {clients} clients; they must match")
-    return made

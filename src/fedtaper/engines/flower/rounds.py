@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,40 +19,55 @@ from fedtaper.engines.flower.federation import Federation
 from fedtaper.engines.flower.guard import Answer, FaultError, checked_update
 from fedtaper.engines.flower.intake import Intake
 from fedtaper.engines.flower.roster import Roster, Site, answers
-from fedtaper.engines.flower.watch import Watch
 from fedtaper.experiment import Experiment
 
-EVENTS = "events.jsonl"
 RETRY_PAUSE = 3.0
 GRACE = 60.0  # seconds a message outlives the deadline, so that it is ours that decides
 
 
-class Rounds:
-    """An engine for :func:`fedtaper.run`: each round goes over a Flower grid."""
+class GridEngine:
+    """An engine over a Flower grid that is there already: a deployed server's.
 
+    ``seen``, where given, is called with each whole round: its number (from 0), the sizes of
+    the updates (NaN where a site did not count), and the updates, where they are kept.
+    """
+
+    name = __name__ = "flower"
     each_round = True
-    __name__ = "flower"
 
     def __init__(
-        self, grid: Grid, federation: Federation, roster: Roster, watch: Watch | None = None
+        self,
+        grid: Grid,
+        federation: Federation,
+        roster: Roster,
+        seen: Callable[[int, Any, Any], None] | None = None,
     ) -> None:
-        self.grid, self.federation, self.roster, self.watch = grid, federation, roster, watch
+        self.grid, self.federation, self.roster, self.seen = grid, federation, roster, seen
 
-    def start(self, experiment: Experiment, state: State) -> Session:
-        """Ready to move the state on."""
+    def check(self) -> None:
+        """A grid is there, so Flower is."""
+
+    def block_rounds(self, experiment: Experiment, seeds: int) -> int:
+        """One: a round is dear, and each is kept."""
+        return 1
+
+    def open(self, experiment: Experiment, state: State, options: Any = None) -> Session:
+        """Get ready to move the state on."""
         if self.federation.buffer is not None:
             from fedtaper.engines.flower.buffered import BufferedSession
 
             return BufferedSession(self, experiment, state)
         return Session(self, experiment, state)
 
+    start = open
+
 
 class Session:
     """The rounds of one run. Weights are one flat vector: float64, or a network's float32."""
 
-    def __init__(self, engine: Rounds, experiment: Experiment, state: State) -> None:
+    def __init__(self, engine: GridEngine, experiment: Experiment, state: State) -> None:
         self.grid, self.federation, self.roster = engine.grid, engine.federation, engine.roster
-        self.e, self.state, self.watch = experiment, state, engine.watch
+        self.e, self.state, self.seen = experiment, state, engine.seen
         self.moves: Any = None  # this round's updates, sketched where they are large
         self.network = hasattr(experiment.problem, "batch_loss")
         self.dtype = np.dtype(np.float32 if self.network else np.float64)
@@ -86,9 +99,8 @@ class Session:
                     int(np.nan_to_num(norms).argmax()),
                 )
                 return block
-            if self.watch is not None:
-                self.watch.add(state.round, norms, self.moves)
-                self.watch.look(state.round + 1)
+            if self.seen is not None:
+                self.seen(state.round, norms, self.moves)
             state.round += 1
             block.update_norms[0, k] = norms
             if block.w is not None:
@@ -202,20 +214,6 @@ class Session:
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-def event_log(out: Path | None, say: Callable[[str], None]) -> Callable[..., None]:
-    """A function that notes what went wrong: in the run folder, a line each, and in the log."""
-
-    def tell(round_: int, site: str, kind: str, why: str) -> None:
-        say(f"round {round_} {site or 'server'} {kind}: {why}")
-        if out is not None:
-            entry = {"round": round_, "site": site, "kind": kind, "why": why}
-            entry["time"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            with (out / EVENTS).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(entry) + "\n")
-
-    return tell
 
 
 def _pairs(new: Any, old: Any) -> Any:

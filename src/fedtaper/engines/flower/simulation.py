@@ -1,21 +1,16 @@
-"""Flower's simulation on this machine: sites are processes of a local Ray."""
+"""Flower's simulation on this machine, in the background: sites are processes of a local Ray."""
 
 from __future__ import annotations
 
 import logging
 import os
-import tempfile
-import warnings
+import queue
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from fedtaper.core.errors import FedtaperError
-from fedtaper.engines.flower.federation import Federation, numbered
-from fedtaper.experiment import Experiment, Run
-from fedtaper.storage import store
-from fedtaper.storage.logs import Log
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -26,93 +21,118 @@ QUIET = {
 # The processes that play the sites copy models around in every message. Getting the memory for
 # that from the system anew each time took a third of a round.
 KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**28), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
+LOOK = 0.5  # seconds between two looks whether the program is at its end
+END_SECONDS = 60.0  # how long Flower may take to end
 
 
-def run(
-    experiment: Experiment,
-    *,
-    federation: Federation | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-    thin: int | None = None,
-    updates: bool = False,
-    log: Log | None = None,
-) -> Run:
-    """An experiment on simulated Flower sites, one a client."""
-    _flower()
-    if resume and out is not None and store.is_complete(out):
-        return store.load(out, experiment.problem)
-    federation = federation or Federation(numbered(experiment.num_clients))
-    with tempfile.TemporaryDirectory(prefix="fedtaper-") as folder:
-        from fedtaper.engines.flower.source import PickledSource
+class Simulation:
+    """Simulated sites, and the grid that reaches them, from entering until leaving.
 
-        source = PickledSource(_pickled(experiment, federation, Path(folder)))
-        return _simulated(source, out, resume, thin=thin, updates=updates, log=log)
+    Flower wants to be the caller: it runs a ServerApp and hands it the grid. Ours, in a thread
+    of its own, passes the grid on and waits until it is no longer needed, so that whoever
+    opened the simulation drives the rounds.
+    """
 
+    def __init__(self, client_app: Any, count: int) -> None:
+        self.client_app, self.count = client_app, count
+        self.grids: queue.Queue[Any] = queue.Queue()
+        self.done = threading.Event()
+        self.trouble: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, name="flower", daemon=True)
+        self.settings = ExitStack()
 
-def run_file(
-    file: str | Path,
-    *,
-    out: str | Path,
-    resume: bool = False,
-    thin: int | None = None,
-    updates: bool = False,
-    log: Log | None = None,
-) -> Run:
-    """A federation file on simulated Flower sites; its task is imported from the app around it."""
-    _flower()
-    from fedtaper.deploy.app import app_of
-    from fedtaper.engines.flower.source import FileSource
+    def __enter__(self) -> Any:
+        check()
+        self.settings.enter_context(_quiet())
+        self.thread.start()
+        try:
+            grid = self.grids.get()
+        except BaseException:
+            self.close()
+            raise
+        if grid is None:
+            self.close()
+            raise FedtaperError(f"Flower's simulation did not start: {self.trouble}")
+        return LiveGrid(grid, self)
 
-    path = Path(file).resolve()
-    if resume and store.is_complete(out):
-        return store.load(out)
-    root = app_of(path) if path.is_file() else None
-    source = FileSource(str(path), str(root or path.parent))
-    return _simulated(source, out, resume, thin=thin, updates=updates, log=log)
+    def __exit__(self, *trouble: object) -> None:
+        self.close()
 
+    def close(self) -> None:
+        """End the simulation and its processes. It may be closed twice."""
+        self.done.set()
+        try:
+            if self.thread.is_alive():
+                self.thread.join(END_SECONDS)
+        finally:
+            self.settings.close()
 
-def _simulated(source: Any, out: str | Path | None, resume: bool, **how: Any) -> Run:
-    from fedtaper.engines.flower.apps import make_client_app, make_server_app
+    def _run(self) -> None:
+        from flwr.serverapp import ServerApp
+        from flwr.simulation import run_simulation
 
-    count = len(source.federation.sites)
-    place = None if out is None else store.prepare(out, resume=resume)
-    made: list[Run] = []
-    server = make_server_app(lambda _: source, lambda _: place, made.append, progress=False, **how)
-    with _quiet():
-        _flower()(
-            server_app=server,
-            client_app=make_client_app(lambda _: source),
-            num_supernodes=count,
-            backend_config=_backend(count),
-        )
-    return made[0]
+        app = ServerApp()
 
+        @app.main()
+        def main(grid: Any, context: Any) -> None:
+            self.grids.put(grid)
+            while not self.done.wait(LOOK):
+                if not threading.main_thread().is_alive():
+                    return  # nobody closed it, and the program is waiting for this thread
 
-def _pickled(experiment: Experiment, federation: Federation, folder: Path) -> str:
-    from ray import cloudpickle
-
-    path = folder / "experiment"
-    path.write_bytes(cloudpickle.dumps((experiment, federation)))
-    return str(path)
-
-
-def _backend(count: int) -> Any:
-    used = min(os.cpu_count() or 1, count)
-    start = {"num_cpus": used, "include_dashboard": False, "log_to_driver": False}
-    return {"init_args": start, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+        try:
+            run_simulation(
+                server_app=app,
+                client_app=self.client_app,
+                num_supernodes=self.count,
+                backend_config=_backend(self.count),
+            )
+        except BaseException as trouble:  # reported where the simulation is used
+            self.trouble = trouble
+        finally:
+            self.done.set()
+            self.grids.put(None)
 
 
-def _flower() -> Any:
+class LiveGrid:
+    """What the rounds use of Flower's grid, for as long as the simulation behind it lives."""
+
+    def __init__(self, grid: Any, simulation: Simulation) -> None:
+        self.grid, self.simulation = grid, simulation
+
+    def get_node_ids(self) -> Any:
+        """The sites' nodes."""
+        if not self.simulation.thread.is_alive():
+            why = self.simulation.trouble or "it was closed"
+            raise FedtaperError(f"Flower's simulation has ended: {why}")
+        return self.grid.get_node_ids()
+
+    def push_messages(self, messages: Any) -> Any:
+        """Send; the messages' numbers."""
+        return self.grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Any) -> Any:
+        """The answers that are there by now."""
+        return self.grid.pull_messages(message_ids)
+
+
+def check() -> None:
+    """Raise where Flower or Ray is not installed."""
     os.environ.update({k: v for k, v in QUIET.items() if k not in os.environ})
     try:
+        import flwr.simulation  # noqa: F401
         import ray  # noqa: F401
-        from flwr.simulation import run_simulation
     except ImportError:
         raise FedtaperError(
             'the Flower engine is not installed: pip install "fedtaper[flower]"'
         ) from None
-    return run_simulation
+
+
+def _backend(count: int) -> Any:
+    used = min(os.cpu_count() or 1, count)
+    start: dict[str, Any] = {"num_cpus": used, "include_dashboard": False, "log_to_driver": False}
+    start["logging_level"] = logging.ERROR
+    return {"init_args": start, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
 
 
 @contextmanager
@@ -121,15 +141,13 @@ def _quiet() -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in ("flwr", "ray")]
     before = [logger.level for logger in loggers]
     added = {k: v for k, v in KEEP_MEMORY.items() if k not in os.environ}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=DeprecationWarning)
-        try:
-            os.environ.update(added)
-            for logger in loggers:
-                logger.setLevel(logging.ERROR)
-            yield
-        finally:
-            for name in added:
-                os.environ.pop(name, None)
-            for logger, level in zip(loggers, before, strict=True):
-                logger.setLevel(level)
+    try:
+        os.environ.update(added)
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)

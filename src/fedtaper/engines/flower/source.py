@@ -1,77 +1,36 @@
-"""Where a party finds the experiment and the federation: a file in the app, or an object."""
+"""Where a party finds the experiment and the federation: what a site's app asks for."""
 
 from __future__ import annotations
 
-import importlib.resources
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from fedtaper.core.errors import FedtaperError
-from fedtaper.engines.flower.federation import Federation, Plan, read_plan
+from fedtaper.engines.flower.federation import Federation
 from fedtaper.experiment import Experiment
-from fedtaper.storage.logs import Log
 
 
-@dataclass(frozen=True)
-class FileSource:
-    """A federation file: a path, or "package:file.toml" for one that travels with the app.
+class Source(Protocol):
+    """The experiment as the server or as one site sees it."""
 
-    ``root`` is the app's folder, where its modules are not installed.
-    """
-
-    name: str
-    root: str = ""
-
-    @cached_property
-    def plan(self) -> Plan:
-        """The file, read once."""
-        package, colon, file = self.name.partition(":")
-        if not colon:
-            return read_plan(self.name)
-        try:
-            folder = importlib.resources.files(package)
-        except ImportError as trouble:
-            raise FedtaperError(f"federation = {self.name!r}: {trouble}") from None
-        return read_plan(Path(str(folder)) / file)
+    def __hash__(self) -> int:
+        """Sources are kept by what they say."""
+        ...
 
     @property
     def federation(self) -> Federation:
         """Who takes part."""
-        return self.plan.federation
-
-    @property
-    def log(self) -> Log | None:
-        """Where else the numbers go."""
-        return self.plan.log
-
-    @cached_property
-    def _task(self) -> Any:
-        if self.root and self.root not in sys.path:
-            sys.path.insert(0, self.root)
-        return self.federation.load_task()
-
-    @lru_cache(maxsize=1)  # noqa: B019 (sources live as long as their process)
-    def _data(self, site: str) -> Any:
-        return self._task.data(site)
+        ...
 
     def samples(self, site: str) -> int | None:
         """How much data the site holds, where only the site knows."""
-        if self._task is None:
-            return None
-        from fedtaper.problems.custom import Custom
-
-        return int(Custom(self._task.loss, self._task.init, [self._data(site)]).sizes[0])
+        ...
 
     def experiment(self, sizes: Sequence[int], client: int | None = None) -> Experiment:
-        """The experiment as the server (no client) or as one site sees it."""
-        if self._task is None:
-            return self.plan.experiment()
-        own = {} if client is None else {client: self._data(self.federation.sites[client])}
-        return self.plan.experiment(self._task.problem(sizes, own))
+        """The experiment; ``client`` where it is one site's, with its own data."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -84,6 +43,15 @@ class PickledSource:
 
     path: str
 
+    @classmethod
+    def write(cls, experiment: Experiment, federation: Federation, folder: Path) -> PickledSource:
+        """Put both into a file of that folder."""
+        from ray import cloudpickle
+
+        path = folder / "experiment"
+        path.write_bytes(cloudpickle.dumps((experiment, federation)))
+        return cls(str(path))
+
     @cached_property
     def _loaded(self) -> tuple[Experiment, Federation]:
         return _unpickled(self.path)
@@ -92,11 +60,6 @@ class PickledSource:
     def federation(self) -> Federation:
         """Who takes part."""
         return self._loaded[1]
-
-    @property
-    def log(self) -> Log | None:
-        """Said by the caller, if at all."""
-        return None
 
     def samples(self, site: str) -> int | None:
         """Known from the experiment."""
@@ -112,6 +75,3 @@ def _unpickled(path: str) -> Any:
     from ray import cloudpickle
 
     return cloudpickle.loads(Path(path).read_bytes())
-
-
-Source = FileSource | PickledSource

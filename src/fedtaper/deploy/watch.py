@@ -21,6 +21,11 @@ class Watch:
         self.auditor = Auditor(e.schedules)  # type: ignore[arg-type]
         self.accused: dict[int, str] = {}
 
+    def __call__(self, k: int, norms: Any, updates: Any = None) -> None:
+        """Round k (counted from 0) is whole: add it, and look every few rounds."""
+        self.add(k, norms, updates)
+        self.look(k + 1)
+
     def catch_up(self, saved: dict[str, Any] | None) -> None:
         """What was seen before a resume, from its checkpoint."""
         done = 0 if saved is None else saved["norms"].shape[1]
@@ -30,7 +35,7 @@ class Watch:
                 self.add(k, saved["norms"][0, k], kept)
 
     def add(self, k: int, norms: Any, updates: Any = None) -> None:
-        """Round k (counted from 0): sizes, NaN where a site did not count, and updates if kept."""
+        """Sizes, NaN where a site did not count, and updates if they are kept."""
         asked = self.e.present(k, k + 1, self.e.seed)[0]
         sizes = np.where(asked, norms, np.nan)
         if updates is not None:

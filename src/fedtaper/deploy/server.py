@@ -1,0 +1,110 @@
+"""The server of a federation: the run over a grid of sites, its events and its audit."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedtaper.core.errors import FedtaperError
+from fedtaper.deploy.sites import write_sites
+from fedtaper.deploy.watch import Watch
+from fedtaper.engines import KEEP_DIM
+from fedtaper.engines.flower.roster import Roster, Site
+from fedtaper.engines.flower.rounds import GridEngine
+from fedtaper.engines.flower.source import Source
+from fedtaper.experiment import Experiment, Run
+from fedtaper.simulation.drive import run as drive
+from fedtaper.storage import store
+
+EVENTS = "events.jsonl"
+M_MMAP_THRESHOLD = -3  # of mallopt, from malloc.h
+LARGE_BLOCK = 2**16
+
+
+def make_server_app(
+    find: Callable[[Context], Source], settings: Callable[[Context], dict[str, Any]]
+) -> ServerApp:
+    """A ServerApp that runs the experiment; ``settings`` gives the words of :func:`serve`.
+
+    A run folder that holds an unfinished run is gone on with, from its last whole round.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        give_memory_back()
+        serve(grid, find(context), **settings(context))
+
+    return app
+
+
+def serve(
+    grid: Grid, source: Source, out: Path | None, nodes: dict[str, str] | None = None, **how: Any
+) -> Run:
+    """The whole run over a grid of sites; ``nodes`` binds sites to node ids."""
+    federation = source.federation
+    if nodes:
+        federation = replace(federation, nodes=federation.nodes | nodes)
+    if out is not None:
+        store.prepare(out, resume=True)
+        if store.is_complete(out):
+            raise FedtaperError(f"{out} holds a finished run: name another folder")
+    roster = Roster(grid, federation, event_log(out, lambda text: print(text, flush=True)))
+    needed = len(federation.sites) if federation.task else federation.enough
+    experiment = _experiment(source, roster.wait(federation.wait, needed))
+    watch = Watch(experiment, federation.sites, roster.tell)
+    watch.catch_up(store.load_checkpoint(out) if out is not None else None)
+    how.setdefault("updates", experiment.problem.dim <= KEEP_DIM)  # what an audit sees best
+    how.setdefault("progress", False)
+    made = drive(
+        experiment,
+        engine=GridEngine(grid, federation, roster, None if federation.buffer else watch),
+        out=out,
+        resume=out is not None,
+        **how,
+    )
+    if out is not None:
+        write_sites(made, federation, out)
+    return made
+
+
+def event_log(out: Path | None, say: Callable[[str], None]) -> Callable[..., None]:
+    """A function that notes what went wrong: in the run folder, a line each, and in the log."""
+
+    def tell(round_: int, site: str, kind: str, why: str) -> None:
+        say(f"round {round_} {site or 'server'} {kind}: {why}")
+        if out is not None:
+            entry = {"round": round_, "site": site, "kind": kind, "why": why}
+            entry["time"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            with (out / EVENTS).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+
+    return tell
+
+
+def give_memory_back() -> None:
+    """Have this process return every large block that it frees.
+
+    The C library keeps blocks up to 32 MiB for later, and what Flower leaves between two
+    models is worth two of them. Elsewhere than with glibc nothing happens.
+    """
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
+
+
+def _experiment(source: Source, here: dict[str, Site]) -> Experiment:
+    """The experiment with what the sites said of themselves: sizes, and schedules of their own."""
+    sites = [here.get(name) for name in source.federation.sites]
+    e = source.experiment([site.samples or 0 if site else 0 for site in sites])
+    pairs = zip(sites, e.schedules, strict=True)  # type: ignore[arg-type]
+    declared = tuple(site.schedule if site and site.schedule else sent for site, sent in pairs)
+    return replace(e, schedules=declared)

@@ -1,0 +1,29 @@
+"""A federation file on Flower's simulation: ``fedtaper run FILE --engine flower``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedtaper.deploy.app import app_of
+from fedtaper.deploy.source import FileSource
+from fedtaper.engines.flower.simulation import Simulation, check
+from fedtaper.experiment import Run
+from fedtaper.storage import store
+
+
+def run_file(file: str | Path, *, out: str | Path, resume: bool = False, **how: Any) -> Run:
+    """A federation file on simulated Flower sites; its task is imported from the app around it."""
+    check()
+    from fedtaper.deploy.server import serve
+    from fedtaper.engines.flower.app import make_client_app
+
+    path = Path(file).resolve()
+    if resume and store.is_complete(out):
+        return store.load(out)
+    root = app_of(path) if path.is_file() else None
+    source = FileSource(str(path), str(root or path.parent))
+    count = len(source.federation.sites)
+    place = store.prepare(out, resume=resume)
+    with Simulation(make_client_app(lambda _: source), count) as grid:
+        return serve(grid, source, place, **how)

@@ -1,0 +1,82 @@
+"""The engine "flower": an Experiment on Flower's simulation, on this machine."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from fedtaper.core.errors import warn
+from fedtaper.engines import Block, State
+from fedtaper.engines.flower import simulation
+from fedtaper.engines.flower.federation import Federation, numbered
+from fedtaper.experiment import Experiment
+
+QUIET_KINDS = ("missing", "unclear")  # sites that are still starting
+
+
+class FlowerEngine:
+    """One seed, each client a simulated Flower site with a process of its own."""
+
+    name = __name__ = "flower"
+    each_round = True
+
+    def check(self) -> None:
+        """Raise where Flower or Ray is not installed."""
+        simulation.check()
+
+    def block_rounds(self, experiment: Experiment, seeds: int) -> int:
+        """One: a round is dear, and each is kept."""
+        return 1
+
+    def open(self, experiment: Experiment, state: State, options: Any = None) -> SimulatedSession:
+        """Start Flower in the background and wait until every site is there."""
+        self.check()
+        return SimulatedSession(experiment, state, options)
+
+    start = open
+
+
+class SimulatedSession:
+    """The rounds of a grid engine, with the simulation that is closed after them."""
+
+    def __init__(self, experiment: Experiment, state: State, options: Any) -> None:
+        from fedtaper.engines.flower.app import make_client_app
+        from fedtaper.engines.flower.roster import Roster
+        from fedtaper.engines.flower.rounds import GridEngine
+        from fedtaper.engines.flower.source import PickledSource
+
+        federation = Federation(numbered(experiment.num_clients))
+        self.stack = ExitStack()
+        try:
+            folder = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="fedtaper-"))
+            source = PickledSource.write(experiment, federation, Path(folder))
+            app = make_client_app(lambda _: source)
+            grid = self.stack.enter_context(simulation.Simulation(app, experiment.num_clients))
+            roster = Roster(grid, federation, _warn_of)
+            roster.wait(federation.wait, experiment.num_clients)
+            self.rounds = GridEngine(grid, federation, roster).open(experiment, state, options)
+        except BaseException:
+            self.stack.close()
+            raise
+
+    def advance(self, rounds: int) -> Block:
+        """Move on by so many rounds."""
+        return self.rounds.advance(rounds)
+
+    def sync(self) -> None:
+        """Bring the State up to date."""
+        self.rounds.sync()
+
+    def close(self) -> None:
+        """End Flower and its processes."""
+        self.stack.close()
+
+
+def _warn_of(round_: int, site: str, kind: str, why: str) -> None:
+    if kind not in QUIET_KINDS:
+        warn(f"round {round_}, {site or 'server'}: {kind}: {why}")
+
+
+ENGINE = FlowerEngine()
