@@ -16,9 +16,9 @@ os.environ.setdefault(
     "NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache/numba" / _STATE[:16])
 )
 
-import pytest
+import pytest  # noqa: E402
 
-import fedtaper as ft
+import fedtaper as ft  # noqa: E402
 
 
 @pytest.fixture
