@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 from fedtaper.auditing import Audit, Auditor, ClientAudit, HeldOut, audit
 from fedtaper.core.errors import AssumptionWarning, FedtaperError, FedtaperWarning, StabilityWarning
 from fedtaper.core.influence import Influence, effective_influence, influence
-from fedtaper.core.schedules import Constant, Power
+from fedtaper.core.schedules import Constant, Cosine, Piecewise, Power, Shaped, WarmUp
 from fedtaper.engines.flower.federation import Federation, Task
 from fedtaper.experiment import Divergence, Experiment, Run
 from fedtaper.planning.plan import Fade, Plan, plan
@@ -18,6 +18,7 @@ from fedtaper.problems.custom import Custom
 from fedtaper.problems.data import Dirichlet, DominantClass, Iid, RareClass
 from fedtaper.problems.images import ImageClassification
 from fedtaper.problems.linear import LinearRegression
+from fedtaper.problems.normalisation import groupnorm
 from fedtaper.rules.behaviours import After, Copies, Idle, Noise, Tapers
 from fedtaper.rules.local import Proximal, Sgd
 from fedtaper.rules.presets import PRESETS
@@ -51,6 +52,7 @@ __all__ = [
     "ClientAudit",
     "Constant",
     "Copies",
+    "Cosine",
     "Custom",
     "Dirichlet",
     "Divergence",
@@ -72,6 +74,7 @@ __all__ = [
     "Noise",
     "NoiseSums",
     "Normalised",
+    "Piecewise",
     "Plan",
     "Power",
     "ProbabilityOne",
@@ -79,11 +82,13 @@ __all__ = [
     "RareClass",
     "Run",
     "Sgd",
+    "Shaped",
     "Stability",
     "StabilityWarning",
     "Tapers",
     "Task",
     "Tracking",
+    "WarmUp",
     "Yogi",
     "audit",
     "bound",
@@ -91,6 +96,7 @@ __all__ = [
     "effective_influence",
     "forecast",
     "from_toml",
+    "groupnorm",
     "influence",
     "limit_ode",
     "load",

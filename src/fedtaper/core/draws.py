@@ -101,3 +101,18 @@ def uniforms(seed: int, client: int, round_: int, count: int) -> NDArray[np.floa
         key = stream_key(np.uint64(seed), np.uint64(client), np.uint64(round_)) ^ _MIX_2
         u = mix(key + np.arange(1, count + 1, dtype=np.uint64) * GOLDEN)
     return (u >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def step_keys(seed: int, client: int, round_: int, steps: int) -> NDArray[np.int64]:
+    """Seeds for what other libraries draw in each local update of a round (dropout, say)."""
+    with np.errstate(over="ignore"):
+        key = stream_key(np.uint64(seed), np.uint64(client), np.uint64(round_)) ^ _MIX_1 ^ GOLDEN
+        found = mix(key + np.arange(1, steps + 1, dtype=np.uint64) * GOLDEN)
+    return (found >> _ONE).astype(np.int64)
+
+
+def keys_after(key: int, count: int) -> list[int]:
+    """Seeds for the samples of one mini-batch, from the batch's own."""
+    with np.errstate(over="ignore"):
+        found = mix(np.uint64(key) + np.arange(1, count + 1, dtype=np.uint64) * GOLDEN)
+    return (found >> _ONE).astype(np.int64).tolist()

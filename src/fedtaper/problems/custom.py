@@ -1,30 +1,43 @@
-"""The user's own loss, model and data: any torch module without running statistics."""
+"""The user's own loss, model and data: any torch module."""
 
 from __future__ import annotations
 
+import copy
+import multiprocessing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtaper.core.checks import whole
 from fedtaper.core.errors import FedtaperError
 from fedtaper.problems.network import (
     Minibatches,
+    evaluating,
     first_model,
     minibatches,
     need_torch,
-    parameters_of,
     reference_gradient,
     scores_along,
+    size_of,
+    statistics_of,
+    trial,
 )
+from fedtaper.problems.randomness import seeded
+from fedtaper.problems.samples import InMemory, Samples, converted, samples_of
 
 if TYPE_CHECKING:
     import torch
 
+    from fedtaper.problems.readers import ReadAhead
+
 Array = NDArray[np.float64]
+_FROZEN = 0  # torch's seed while a model is made: frozen weights and buffers are always the same
+_READERS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,12 +46,27 @@ class Custom:
 
     Args:
         loss: a function of (model, *batch) that returns the batch's mean loss, or a pair of
-            that and the share of right answers.
-        init: a function without arguments that makes a fresh ``torch.nn.Module`` (its class,
-            say), called after torch was seeded.
-        client_data: one entry a client: a tensor, a tuple of tensors of equal length, or a
-            map-style ``torch.utils.data.Dataset``.
-        evaluate: a function of the shared model that returns named numbers, once a round.
+            that and the share of correct answers.
+        init: a function without arguments that makes a ``torch.nn.Module`` (its class, say),
+            called after torch was seeded; or a module, from whose weights every run starts.
+            Frozen weights and buffers belong to the model, the same in every run. The model
+            trains in the mode in which it is made (usually train mode, with dropout).
+        client_data: one entry per client: an array or a tuple of arrays of equal length
+            (tensors, NumPy, data frames), a dictionary of arrays, or a data set with a length
+            and an index (``torch.utils.data.Dataset``, a Hugging Face data set, a list of
+            samples). The loss gets a tuple's parts as arguments, a dictionary as one.
+        evaluate: a function of the shared model, in evaluation mode, that returns a dictionary
+            of names and numbers, once per round.
+        lazy: read samples when they are needed, so that augmentation is fresh in every epoch
+            and the data may be larger than memory. The default is True for data sets and
+            False for arrays.
+        workers: processes that read data sets ahead (0: read in the training process).
+        collate: a function from a list of samples to a batch.
+        sampler: a function of the client's number that returns the order of one pass over its
+            samples, such as a ``torch.utils.data.WeightedRandomSampler``.
+        buffers: "refuse" models that keep running statistics (BatchNorm); or "average" them
+            with the weights, which is outside the theorem: no step size applies to them.
+        check_finite: look for NaN and infinity in the data (a data set's as it is read).
 
     >>> import torch
     >>> from torch.nn.functional import mse_loss
@@ -56,13 +84,23 @@ class Custom:
     init: Callable[[], Any]
     client_data: Sequence[Any] = field(repr=False)
     evaluate: Callable[[Any], dict[str, Any]] | None = None
+    lazy: bool | None = None
+    workers: int = 0
+    collate: Callable[[list[Any]], Any] | None = None
+    sampler: Callable[[int], Any] | None = None
+    buffers: Literal["refuse", "average"] = "refuse"
+    check_finite: bool = True
     default_clock: ClassVar[str] = "epoch"
 
     def __post_init__(self) -> None:
         if not callable(self.loss) or not callable(self.init):
             raise FedtaperError("loss and init must be functions: loss(model, *batch), init()")
         if not len(self.client_data):
-            raise FedtaperError("client_data is empty: give one entry a client")
+            raise FedtaperError("client_data is empty: give one entry per client")
+        whole("workers", self.workers, low=0)
+        if self.buffers not in ("refuse", "average"):
+            raise FedtaperError(f'buffers must be "refuse" or "average", not {self.buffers!r}')
+        need_torch()
         for i, size in enumerate(self.sizes):
             if size < 1:
                 raise FedtaperError(f"client {i} is empty: every client needs at least one sample")
@@ -73,63 +111,107 @@ class Custom:
         return len(self.client_data)
 
     @cached_property
-    def _tensors(self) -> list[tuple[torch.Tensor, ...]]:
-        return [_as_tensors(i, entry) for i, entry in enumerate(self.client_data)]
+    def samples(self) -> list[Samples]:
+        """Each client's data, in memory or to be read."""
+        how = (self.lazy, self.collate, self.check_finite)
+        return [samples_of(i, entry, *how) for i, entry in enumerate(self.client_data)]
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
         """Samples of each client."""
-        return np.array([len(tensors[0]) for tensors in self._tensors], dtype=np.int64)
+        return np.array([len(samples) for samples in self.samples], dtype=np.int64)
 
     @property
     def x(self) -> tuple[Any, ...]:
         """The first tensor of each client's data."""
-        return tuple(tensors[0] for tensors in self._tensors)
+        return tuple(self._held(i).tensors[0] for i in range(self.num_clients))
 
     @property
     def y(self) -> tuple[Any, ...]:
         """The last tensor of each client's data."""
-        return tuple(tensors[-1] for tensors in self._tensors)
+        return tuple(self._held(i).tensors[-1] for i in range(self.num_clients))
+
+    def _held(self, client: int) -> InMemory:
+        found = self.samples[client]
+        if not isinstance(found, InMemory):
+            raise FedtaperError(
+                f"client {client}: its data set is read when needed; lazy=False reads it at once"
+            )
+        return found
 
     def module(self) -> torch.nn.Module:
-        """A fresh model."""
-        need_torch()
+        """The model: its trained weights to be filled in, the rest always the same."""
+        with seeded(_FROZEN):
+            return self._made()
+
+    def _made(self) -> torch.nn.Module:
         import torch
 
-        from fedtaper.problems.models import without_statistics
+        from fedtaper.problems.models import usable
 
-        made = self.init()
+        made = copy.deepcopy(self.init) if isinstance(self.init, torch.nn.Module) else self.init()
         if not isinstance(made, torch.nn.Module):
             raise FedtaperError(f"init() must make a torch.nn.Module, not {type(made).__name__}")
-        return without_statistics(made)
+        return usable(made, average_buffers=self.buffers == "average")
 
     @cached_property
     def dim(self) -> int:
-        """Parameters of the model."""
-        return sum(p.numel() for p in parameters_of(self.module()))
+        """How many numbers travel: the model's trained parameters."""
+        return size_of(self.module())
 
     def initial(self, seed: int) -> Array:
         """The shared model before round 1."""
-        return first_model(self.module, seed, 1)
+        return first_model(self._made, seed, 1)
 
-    def minibatches(self, e: Any, seed: int, client: int, round_: int) -> Minibatches:
+    def minibatches(self, e: Any, seed: int, client: int, round_: int) -> Minibatches | ReadAhead:
         """One client's mini-batches in one round."""
-        return minibatches(e, seed, client, round_, augment=False)
+        order = None if self.sampler is None else lambda key: self._pass(client, key)
+        found = minibatches(e, seed, client, round_, augment=False, order=order)
+        if not self.workers or isinstance(self.samples[client], InMemory):
+            return found
+        if multiprocessing.current_process().daemon:  # a worker itself: it may start no others
+            return found
+        return self._readers().read(client, found)
+
+    def _readers(self) -> Any:
+        from fedtaper.problems.readers import Readers
+
+        if self not in _READERS:
+            _READERS[self] = Readers(self.samples, self.workers)
+        return _READERS[self]
+
+    def _pass(self, client: int, key: int) -> NDArray[np.int64]:
+        """One pass of the client's sampler."""
+        assert self.sampler is not None
+        with seeded(key):
+            found = np.array([int(i) for i in self.sampler(client)], dtype=np.int64)
+        if np.any((found < 0) | (found >= self.sizes[client])):
+            raise FedtaperError(
+                f"client {client}: its sampler names samples outside 0 to {self.sizes[client] - 1}"
+            )
+        return found
 
     def take(self, client: int, batch: Minibatches, dtype: Any = None) -> tuple[Any, ...]:
-        """A mini-batch as tensors; ``dtype`` for those that hold floats."""
+        """A mini-batch as the loss's arguments; ``dtype`` for floats (default: single)."""
         import torch
 
-        index = torch.from_numpy(batch.index)
-        taken = [tensor[index] for tensor in self._tensors[client]]
-        if dtype is None:
-            return tuple(taken)
-        return tuple(t.to(dtype) if t.is_floating_point() else t for t in taken)
+        taken = batch.loaded
+        if taken is None:
+            taken = self.samples[client].take(batch.index, batch.key)
+        wanted = torch.float32 if dtype is None else dtype
+        found = converted(taken, lambda t: t.to(wanted) if t.is_floating_point() else t)
+        return tuple(found)
 
     def batch_loss(self, module: Any, *batch: Any) -> tuple[Any, Any]:
-        """Mean loss of a mini-batch, and the share of right answers if the user gives it."""
+        """Mean loss of a mini-batch, and the share of correct answers if the user gives it."""
+        import torch
+
         found = self.loss(module, *batch)
         loss, right = found if isinstance(found, tuple) else (found, None)
+        if not isinstance(loss, torch.Tensor):
+            raise FedtaperError(
+                f"loss must return a tensor, the batch's mean loss, not {type(loss).__name__}"
+            )
         if loss.ndim:
             raise FedtaperError(
                 f"loss must return one number, the batch's mean, not shape {tuple(loss.shape)}"
@@ -137,13 +219,17 @@ class Custom:
         return loss, right
 
     def scores(self, module: Any) -> dict[str, float]:
-        """The user's own metrics of the shared model."""
-        import torch
-
+        """The user's own metrics of the shared model, in evaluation mode."""
         if self.evaluate is None:
             return {}
-        with torch.no_grad():
-            return {name: float(value) for name, value in self.evaluate(module).items()}
+        with evaluating(module):
+            found = self.evaluate(module)
+        try:
+            return {str(name): float(value) for name, value in found.items()}
+        except (AttributeError, TypeError, ValueError, RuntimeError):
+            raise FedtaperError(
+                f"evaluate must return a dictionary of names and numbers, not {found!r:.80}"
+            ) from None
 
     def gradient(self, client: int, w: Array, batch: Minibatches) -> Array:
         """The mini-batch gradient at w, in double precision: the reference's."""
@@ -153,23 +239,12 @@ class Custom:
         """What the reference engine tracks along trajectories."""
         return scores_along(self, w)
 
+    @cached_property
+    def stackable(self) -> bool:
+        """Whether clients can be trained side by side as one stacked model.
 
-def _as_tensors(client: int, entry: Any) -> tuple[Any, ...]:
-    import torch
-
-    if isinstance(entry, torch.Tensor):
-        entry = (entry,)
-    elif isinstance(entry, (tuple, list)) and entry and isinstance(entry[0], np.ndarray):
-        entry = tuple(torch.from_numpy(np.ascontiguousarray(a)) for a in entry)
-    elif hasattr(entry, "__getitem__") and not isinstance(entry, (tuple, list)):
-        entry = torch.utils.data.default_collate([entry[j] for j in range(len(entry))])
-        entry = (entry,) if isinstance(entry, torch.Tensor) else tuple(entry)
-    if not entry or not all(isinstance(t, torch.Tensor) for t in entry):
-        raise FedtaperError(
-            f"client {client}: its data must be tensors or a Dataset, not {type(entry).__name__}"
-        )
-    if len({len(t) for t in entry}) != 1:
-        raise FedtaperError(
-            f"client {client}: its tensors differ in length ({[len(t) for t in entry]})"
-        )
-    return tuple(entry)
+        Their data must be tensors in memory, and the model may neither draw random numbers in
+        training (dropout) nor keep running statistics.
+        """
+        held = all(isinstance(s, InMemory) and s.keys is None for s in self.samples)
+        return held and not statistics_of(self.module()) and not trial(self, 0)

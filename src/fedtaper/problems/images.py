@@ -16,12 +16,16 @@ from fedtaper.problems.data import SOURCES, DominantClass, ImageData, load_image
 from fedtaper.problems.network import (
     Minibatches,
     augmented,
+    evaluating,
     first_model,
     minibatches,
     need_torch,
     reference_gradient,
     scores_along,
+    size_of,
+    trial,
 )
+from fedtaper.problems.randomness import seeded
 
 if TYPE_CHECKING:
     import torch
@@ -136,8 +140,12 @@ class ImageClassification:
         return tuple(self.data.train_y[p] for p in self.places)
 
     def module(self) -> torch.nn.Module:
-        """A fresh network."""
+        """The network: its trained weights to be filled in, the rest always the same."""
         need_torch()
+        with seeded(0):
+            return self._made()
+
+    def _made(self) -> torch.nn.Module:
         from fedtaper.problems.models import build
 
         _, height, width, channels = self.data.train_x.shape
@@ -146,13 +154,11 @@ class ImageClassification:
     @cached_property
     def dim(self) -> int:
         """Parameters of the network."""
-        from fedtaper.problems.network import parameters_of
-
-        return sum(p.numel() for p in parameters_of(self.module()))
+        return size_of(self.module())
 
     def initial(self, seed: int) -> Array:
         """The shared model before round 1."""
-        return first_model(self.module, seed, 1 if self.start == "one" else self.num_clients)
+        return first_model(self._made, seed, 1 if self.start == "one" else self.num_clients)
 
     def minibatches(self, e: Any, seed: int, client: int, round_: int) -> Minibatches:
         """One client's mini-batches and augmentations in one round."""
@@ -194,6 +200,11 @@ class ImageClassification:
         return scores_along(self, w)
 
     @cached_property
+    def stackable(self) -> bool:
+        """Whether clients can be trained side by side as one stacked model: no random layers."""
+        return isinstance(self.model, str) or not trial(self)
+
+    @cached_property
     def test(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The test set, normalised."""
         import torch
@@ -208,7 +219,7 @@ class ImageClassification:
 
         x, y = self.test
         losses, right = [], []
-        with torch.no_grad():
+        with evaluating(module):
             for xs, ys in zip(x.split(1000), y.split(1000), strict=True):
                 answers = module(xs)
                 losses.append(cross_entropy(answers, ys, reduction="none"))

@@ -111,25 +111,31 @@ def build(model: Any, channels: int, height: int, width: int, classes: int) -> n
     module = make(channels, height, width, classes)
     if not isinstance(module, nn.Module):
         raise FedtaperError(f"the model must be a torch.nn.Module, not {type(module).__name__}")
-    return without_statistics(module)
+    return usable(module)
 
 
-def without_statistics(module: nn.Module) -> nn.Module:
-    """The module, refused if it keeps running statistics.
+def usable(module: nn.Module, average_buffers: bool = False) -> nn.Module:
+    """The module, refused if it keeps running statistics or has nothing to train.
 
     Running statistics are changed by looking at data, not by a step size: no influence
-    applies to them, and their mean over clients is not what any client computed.
+    applies to them. ``average_buffers`` lets them travel and be averaged with the weights.
     """
     for name, buffer in module.named_buffers():
-        if name.rsplit(".", 1)[-1] in ("running_mean", "running_var", "num_batches_tracked"):
+        last = name.rsplit(".", 1)[-1]
+        if last in ("running_mean", "running_var", "num_batches_tracked") and not average_buffers:
             owner = name.rsplit(".", 1)[0]
             raise FedtaperError(
                 f"the model keeps running statistics ({name}): they follow the data, not the "
-                "step sizes, so no client's influence on them could be set or checked. Use "
-                f"GroupNorm, or track_running_stats=False, in place of {owner}"
+                "step sizes, so no client's influence on them could be set or checked. Turn "
+                f"{owner} into GroupNorm with ft.groupnorm(model), or average the statistics, "
+                'outside the theorem, with Custom(..., buffers="average")'
             )
         if buffer.is_floating_point() and buffer.requires_grad:
             raise FedtaperError(f"the buffer {name} asks for gradients: make it a parameter")
     if not any(p.requires_grad for p in module.parameters()):
         raise FedtaperError("the model has no parameters to train")
+    for name, part in module.named_modules():
+        counts = isinstance(part, nn.modules.batchnorm._NormBase) and part.momentum is None
+        if counts and part.track_running_stats:
+            raise FedtaperError(f"{name}: momentum=None counts batches, and counts do not travel")
     return module

@@ -1,7 +1,9 @@
-"""What the two network problems share: flat parameters, mini-batches, first models."""
+"""What the two network problems share: flat models, mini-batches, first models."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedtaper.core import draws
 from fedtaper.core.errors import FedtaperError
+from fedtaper.problems.randomness import seed_step, seeded
 
 if TYPE_CHECKING:
     import torch
@@ -31,13 +34,22 @@ class Minibatches:
     """One client's mini-batches in one round: a row a local update, padded with sample 0.
 
     ``size`` says how many of a row's samples are real (the last batch of an epoch may be
-    short); ``flip`` and ``angle`` are each image's augmentation, or None.
+    short); ``flip`` and ``angle`` are each image's augmentation, or None. ``keys`` holds one
+    seed per row for what torch draws in that update; ``loaded`` the batch itself, where it was
+    read ahead.
     """
 
     index: NDArray[np.int64]
     size: NDArray[np.int64]
     flip: NDArray[np.bool_] | None = None
     angle: NDArray[np.float32] | None = None
+    keys: NDArray[np.int64] | None = None
+    loaded: Any = None
+
+    @property
+    def key(self) -> int:
+        """The seed of a single row."""
+        return 0 if self.keys is None else int(self.keys[0])
 
     def __len__(self) -> int:
         return len(self.index)
@@ -49,33 +61,62 @@ class Minibatches:
         cut = (step, slice(0, int(self.size[step])))
         turn = None if self.angle is None else self.angle[cut]
         flip = None if self.flip is None else self.flip[cut]
-        return Minibatches(self.index[cut], self.size[step : step + 1], flip, turn)
+        keys = None if self.keys is None else self.keys[step : step + 1]
+        return Minibatches(self.index[cut], self.size[step : step + 1], flip, turn, keys)
 
 
-def minibatches(e: Any, seed: int, client: int, round_: int, augment: bool) -> Minibatches:
+Order = Callable[[int], NDArray[np.int64]]  # a sampler: the samples of one pass, by its key
+
+
+def minibatches(
+    e: Any, seed: int, client: int, round_: int, augment: bool, order: Order | None = None
+) -> Minibatches:
     """Counted by (seed, client, round): the same on every engine, and on a resume.
 
     With ``local_epochs`` every epoch goes through the client's samples once, in a new order;
-    with ``local_steps`` every mini-batch is drawn with replacement.
+    with ``local_steps`` every mini-batch is drawn with replacement. A client with fewer samples
+    than ``batch_size`` makes batches of all it has. ``order`` takes the place of both draws.
     """
     samples, size, steps = int(e.problem.sizes[client]), e.batch_size, int(e.steps[client])
     index = np.zeros((steps, size), dtype=np.int64)
-    full = np.full(steps, size, dtype=np.int64)
+    full = np.full(steps, min(size, samples), dtype=np.int64)
+    keys = draws.step_keys(seed, client, round_, steps)
     if e.local_epochs is None:
-        for step in range(steps):
-            index[step] = draws.batch(seed, client, round_, step, size, samples)
+        if order is not None:
+            row = min(size, samples)
+            index[:, :row] = _passes(order, keys, steps * row).reshape(steps, row)
+        else:
+            for step in range(steps):
+                row = min(size, samples)
+                index[step, :row] = draws.batch(seed, client, round_, step, row, samples)
     else:
         per_epoch = steps // e.local_epochs
         for epoch in range(e.local_epochs):
             rows = slice(epoch * per_epoch, (epoch + 1) * per_epoch)
-            order = np.zeros(per_epoch * size, dtype=np.int64)
-            order[:samples] = draws.shuffle(seed, client, round_, epoch, samples)
-            index[rows] = order.reshape(per_epoch, size)
+            found = np.zeros(per_epoch * size, dtype=np.int64)
+            if order is not None:
+                found[:samples] = _passes(order, keys[rows], samples)
+            else:
+                found[:samples] = draws.shuffle(seed, client, round_, epoch, samples)
+            index[rows] = found.reshape(per_epoch, size)
             full[rows.stop - 1] = samples - (per_epoch - 1) * size
     if not augment:
-        return Minibatches(index, full)
+        return Minibatches(index, full, keys=keys)
     u = draws.uniforms(seed, client, round_, 2 * index.size).reshape(2, *index.shape)
-    return Minibatches(index, full, u[0] < 0.5, ((2 * u[1] - 1) * ANGLE).astype(np.float32))
+    angle = ((2 * u[1] - 1) * ANGLE).astype(np.float32)
+    return Minibatches(index, full, u[0] < 0.5, angle, keys)
+
+
+def _passes(order: Order, keys: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """The first ``count`` samples of as many passes of a sampler as they take."""
+    found: list[NDArray[np.int64]] = []
+    while sum(map(len, found)) < count:
+        key = draws.keys_after(int(keys[0]), len(found) + 1)[-1]
+        one = order(key)
+        if not len(one):
+            raise FedtaperError("the sampler gave no samples")
+        found.append(one)
+    return np.concatenate(found)[:count]
 
 
 def augmented(x: torch.Tensor, flip: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
@@ -100,11 +141,26 @@ def parameters_of(module: torch.nn.Module) -> list[torch.nn.Parameter]:
     return [p for p in module.parameters() if p.requires_grad]
 
 
+STATISTICS = ("running_mean", "running_var")
+
+
+def statistics_of(module: torch.nn.Module) -> list[torch.Tensor]:
+    """Running statistics, which travel beside the parameters where that is allowed."""
+    named = module.named_buffers()
+    return [b for name, b in named if name.rsplit(".", 1)[-1] in STATISTICS]
+
+
+def size_of(module: torch.nn.Module) -> int:
+    """How many numbers travel: trained parameters, then running statistics."""
+    return sum(t.numel() for t in (*parameters_of(module), *statistics_of(module)))
+
+
 def flat_parameters(module: torch.nn.Module) -> torch.Tensor:
-    """All trained parameters as one vector."""
+    """All that travels as one vector: trained parameters, then running statistics."""
     import torch
 
-    return torch.cat([p.detach().reshape(-1) for p in parameters_of(module)])
+    travel = (*parameters_of(module), *statistics_of(module))
+    return torch.cat([t.detach().reshape(-1) for t in travel])
 
 
 def bind(module: torch.nn.Module, w: torch.Tensor, gradient: torch.Tensor | None = None) -> None:
@@ -119,18 +175,19 @@ def bind(module: torch.nn.Module, w: torch.Tensor, gradient: torch.Tensor | None
         if gradient is not None:
             p.grad = gradient[start:end].view(p.shape)
         start = end
+    for buffer in statistics_of(module):  # changed in place by the layers that keep them
+        end = start + buffer.numel()
+        buffer.data = w[start:end].view(buffer.shape)
+        start = end
     if start != w.numel():
         raise FedtaperError(f"a model of {start} parameters cannot take {w.numel()} numbers")
 
 
 def first_model(make: Any, seed: int, draws_: int) -> Array:
     """The mean of ``draws_`` independently initialised models, as one vector."""
-    import torch
-
     total: Any = None
     for i in range(draws_):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(draws.generator(seed, 5, i).integers(2**62)))
+        with seeded(int(draws.generator(seed, 5, i).integers(2**62))):
             one = flat_parameters(make()).double().numpy()
         if total is None:
             total = one
@@ -141,14 +198,36 @@ def first_model(make: Any, seed: int, draws_: int) -> Array:
 
 
 def reference_gradient(problem: Any, client: int, w: Array, batch: Minibatches) -> Array:
-    """The gradient of one mini-batch's mean loss at w, in double precision."""
+    """The gradient of one mini-batch's mean loss at w, in double precision.
+
+    Running statistics have no gradient: zeros stand for them.
+    """
     import torch
 
     module = problem.module().double()
     bind(module, torch.from_numpy(np.array(w, dtype=np.float64)))
-    loss, _ = problem.batch_loss(module, *problem.take(client, batch, torch.float64))
-    gradients = torch.autograd.grad(loss, parameters_of(module))
-    return torch.cat([g.reshape(-1) for g in gradients]).numpy()
+    taken = problem.take(client, batch, torch.float64)
+    with torch.random.fork_rng(devices=[]):
+        seed_step(batch)
+        loss, _ = problem.batch_loss(module, *taken)
+        gradients = torch.autograd.grad(loss, parameters_of(module), materialize_grads=True)
+    found = torch.cat([g.reshape(-1) for g in gradients]).numpy()
+    return np.concatenate([found, np.zeros(len(w) - len(found))])
+
+
+@contextmanager
+def evaluating(module: torch.nn.Module) -> Iterator[None]:
+    """Evaluation mode and no gradients inside; every part's own mode again afterwards."""
+    import torch
+
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 def scores_along(problem: Any, w: Array) -> dict[str, Array]:
@@ -163,3 +242,40 @@ def scores_along(problem: Any, w: Array) -> dict[str, Array]:
             for name, value in problem.scores(module).items():
                 found.setdefault(name, np.full(w.shape[:2], np.nan))[place] = value
     return found
+
+
+def trial(problem: Any, client: int = 0) -> bool:
+    """Try the loss on a few of a client's samples; whether the model drew random numbers.
+
+    Mistakes in the model, the loss or the data are named here, before a run begins.
+    """
+    import torch
+
+    module = problem.module()
+    first = np.arange(min(4, int(problem.sizes[client])))
+    taken = problem.take(client, Minibatches(first, np.array([len(first)])))
+    with torch.random.fork_rng(devices=[]):
+        before = torch.get_rng_state()
+        try:
+            problem.batch_loss(module, *taken)
+        except FedtaperError:
+            raise
+        except Exception as trouble:
+            raise FedtaperError(_said(trouble, client, taken)) from trouble
+        return not torch.equal(before, torch.get_rng_state())
+
+
+def _said(trouble: Exception, client: int, taken: tuple[Any, ...]) -> str:
+    """What went wrong in the user's loss, in the user's words."""
+    import torch
+
+    shapes = [
+        f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}"
+        if isinstance(t, torch.Tensor)
+        else type(t).__name__
+        for t in taken
+    ]
+    return (
+        f"loss(model, *batch) failed on client {client}'s first samples "
+        f"({type(trouble).__name__}: {trouble}); the batch is {', '.join(shapes)}"
+    )

@@ -1,0 +1,55 @@
+"""Random numbers of the user's own code (dropout, augmentation, first weights), made repeatable.
+
+Code that draws from the global generators of torch, NumPy or Python is seeded by its place,
+(seed, client, round, step), so that it draws the same on every engine, with any number of
+worker processes, and after a resume.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+_SMALL = 2**32  # NumPy's global generator takes no larger seed
+
+
+def seed_everything(key: int) -> None:
+    """Seed the global generators of torch (CPU), NumPy and Python."""
+    import torch
+
+    torch.default_generator.manual_seed(key)
+    np.random.seed(key % _SMALL)  # noqa: NPY002 (the user's code may draw from it)
+    random.seed(key)
+
+
+def seed_step(batch: Any) -> None:
+    """Seed torch for one local update: what dropout draws depends on its place alone."""
+    import torch
+
+    torch.default_generator.manual_seed(batch.key)
+
+
+@contextmanager
+def own_generators() -> Iterator[None]:
+    """Leave the global generators as they were found."""
+    import torch
+
+    before = (torch.get_rng_state(), np.random.get_state(), random.getstate())  # noqa: NPY002
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        random.setstate(before[2])
+
+
+@contextmanager
+def seeded(key: int) -> Iterator[None]:
+    """The global generators seeded inside, and as before afterwards."""
+    with own_generators():
+        seed_everything(key)
+        yield

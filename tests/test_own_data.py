@@ -1,0 +1,321 @@
+"""The user's own model and data: everything that may be handed to ``ft.Custom``."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import mse_loss
+
+import fedtaper as ft
+from fedtaper.problems.network import flat_parameters, parameters_of
+
+
+def squared(model, x, y):
+    return 0.5 * mse_loss(model(x).squeeze(-1), y)
+
+
+def linear():
+    return torch.nn.Linear(3, 1)
+
+
+def arrays(client, size=24):
+    rng = np.random.default_rng(client)
+    x = rng.normal(size=(size, 3))
+    return x, x @ np.array([1.0, -2.0, 0.5]) + 0.1 * rng.normal(size=size)
+
+
+class Pairs(torch.utils.data.Dataset):
+    """Samples one by one; with ``noise``, another augmentation every time one is read."""
+
+    def __init__(self, client, noise=0.0):
+        x, y = arrays(client)
+        self.x, self.y = torch.tensor(x).float(), torch.tensor(y).float()
+        self.noise, self.read = noise, 0
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        self.read += 1
+        other = np.random.normal() + torch.randn(()).item()  # noqa: NPY002
+        return self.x[i] + self.noise * other, self.y[i]
+
+
+class Sheet:
+    """What a data frame offers, without pandas."""
+
+    def __init__(self, columns, values):
+        self.columns, self.values = columns, np.asarray(values)
+
+    def to_numpy(self):
+        return self.values
+
+
+def custom(data, **how):
+    return ft.Custom(how.pop("loss", squared), how.pop("init", linear), data, **how)
+
+
+def experiment(problem, **how):
+    settings = {"rounds": 3, "local_epochs": 2, "batch_size": 5} | how
+    return ft.Experiment(problem, ft.Power(0.2, 0.8), **settings)
+
+
+def by_name(model, batch):
+    return squared(model, batch["x"], batch["y"])
+
+
+def as_dicts(client):
+    x, y = arrays(client)
+    return [{"x": list(row), "y": float(target)} for row, target in zip(x, y, strict=True)]
+
+
+FORMS = {
+    "tensors": (lambda c: tuple(torch.tensor(a).float() for a in arrays(c)), squared),
+    "float64 NumPy": (arrays, squared),
+    "float64 tensors": (lambda c: [torch.tensor(a) for a in arrays(c)], squared),
+    "frames": (lambda c: (Sheet(list("abc"), arrays(c)[0]), Sheet(["y"], arrays(c)[1])), squared),
+    "a dictionary": (lambda c: dict(zip("xy", arrays(c), strict=True)), by_name),
+    "TensorDataset": (
+        lambda c: torch.utils.data.TensorDataset(*(torch.tensor(a).float() for a in arrays(c))),
+        squared,
+    ),
+    "a data set": (Pairs, squared),
+    "dictionaries, one per sample": (as_dicts, by_name),
+}
+
+
+@pytest.fixture(scope="module")
+def usual():
+    return ft.run(
+        experiment(custom([FORMS["tensors"][0](c) for c in range(2)])), engine="reference"
+    )
+
+
+@pytest.mark.parametrize("form", list(FORMS)[1:])
+def test_the_same_data_in_any_form_gives_the_same_run(form, usual):
+    make, loss = FORMS[form]
+    problem = custom([make(c) for c in range(2)], loss=loss)
+    run = ft.run(experiment(problem), engine="reference")
+    assert np.allclose(run.w, usual.w, rtol=0, atol=1e-7)  # single-precision rounding of the data
+    assert problem.sizes.tolist() == [24, 24]
+
+
+def test_pandas_frames():
+    pandas = pytest.importorskip("pandas")
+    x, y = arrays(0)
+    frame = pandas.DataFrame(x, columns=["age", "weight", "pressure"])
+    problem = custom([(frame, pandas.Series(y))])
+    assert torch.equal(problem.x[0], torch.tensor(x).float())
+    frame.loc[7, "weight"] = np.nan
+    with pytest.raises(
+        ft.FedtaperError, match=r"client 1: NaN .* array 0, sample 7, column 'weight'"
+    ):
+        custom([(x, y), (frame, y)])
+    frame["sex"] = "f"
+    with pytest.raises(ft.FedtaperError, match="column 'sex' holds no numbers"):
+        custom([(frame, y)])
+
+
+def test_a_hugging_face_data_set():
+    datasets = pytest.importorskip("datasets")
+    problem = custom([datasets.Dataset.from_list(as_dicts(c)) for c in range(2)], loss=by_name)
+    run = ft.run(experiment(problem), engine="reference")
+    plain = ft.run(experiment(custom([arrays(c) for c in range(2)])), engine="reference")
+    assert np.allclose(run.w, plain.w, atol=1e-6)
+
+
+def test_data_sets_are_read_when_needed_and_once_if_asked():
+    sets = [Pairs(c) for c in range(2)]
+    problem = custom(sets)
+    assert sets[0].read == 0
+    ft.run(experiment(problem), engine="reference")
+    assert sets[0].read >= 3 * 2 * 24
+    sets = [Pairs(c, noise=0.5) for c in range(2)]
+    ft.run(experiment(custom(sets, lazy=False)), engine="reference")
+    assert sets[0].read == 24
+
+
+def test_augmentation_is_fresh_and_repeatable():
+    problem = custom([Pairs(c, noise=0.5) for c in range(2)])
+    e = experiment(problem)
+    rows = [list(problem.minibatches(e, 0, 0, k)) for k in (0, 1)]
+    first = {tuple(problem.take(0, row)[0][0].tolist()) for k in (0, 1) for row in rows[k]}
+    assert len(first) == sum(map(len, rows))  # no sample twice the same
+    again = problem.take(0, rows[0][2])
+    assert torch.equal(again[0], problem.take(0, rows[0][2])[0])
+    before = torch.get_rng_state()
+    problem.take(0, rows[0][0])
+    assert torch.equal(before, torch.get_rng_state())  # the user's own generator is untouched
+
+
+def test_reading_ahead_changes_nothing():
+    runs = [
+        ft.run(experiment(custom([Pairs(c, noise=0.5) for c in range(2)], workers=workers)))
+        for workers in (0, 2)
+    ]
+    assert np.array_equal(runs[0].w, runs[1].w)
+
+
+def ragged(samples):
+    x = torch.stack([x for x, _ in samples])
+    return x * 2.0, torch.stack([y for _, y in samples])
+
+
+def test_collate_and_sampler():
+    doubled = custom([arrays(0)], collate=ragged)
+    e = experiment(doubled)
+    row = next(iter(doubled.minibatches(e, 0, 0, 0)))
+    assert torch.allclose(doubled.take(0, row)[0], 2 * custom([arrays(0)]).take(0, row)[0])
+
+    def only_some(client):
+        return torch.utils.data.WeightedRandomSampler([1.0] * 4 + [0.0] * 20, 24)
+
+    chosen = custom([arrays(0)], sampler=only_some)
+    for settings in ({}, {"local_epochs": None, "local_steps": 7}):
+        e = experiment(chosen, **settings)
+        found = [
+            np.concatenate([b.index for b in chosen.minibatches(e, 0, 0, k)]) for k in (0, 0, 1)
+        ]
+        assert found[0].max() < 4 and len(found[0]) == (48 if not settings else 35)
+        assert np.array_equal(found[0], found[1]) and not np.array_equal(found[0], found[2])
+    with pytest.raises(ft.FedtaperError, match="outside 0 to 23"):
+        wrong = custom([arrays(0)], sampler=lambda client: [99])
+        wrong.minibatches(experiment(wrong), 0, 0, 0)
+
+
+def broken(place, value=np.nan):
+    x, y = arrays(0)
+    x[place] = value
+    return x, y
+
+
+class Broken(Pairs):
+    def __getitem__(self, i):
+        if i == 3:
+            raise OSError("disk")
+        return self.x[i] * (np.nan if i == 4 else 1.0), self.y[i]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: custom([arrays(0), broken((5, 2))]), "client 1: NaN .* sample 5, column 2"),
+        (lambda: custom([broken((0, 0), np.inf)]), "client 0: NaN or infinity"),
+        (lambda: custom([(np.array(["a"] * 4), np.zeros(4))]), "array 0 holds no numbers"),
+        (lambda: custom([(np.zeros((4, 3)), np.zeros(5))]), "differ in length"),
+        (lambda: custom([3]), "a data set with a length"),
+        (lambda: custom([Broken(0)]).take(0, _row(3)), r"sample 3 cannot be read \(OSError: disk"),
+        (lambda: custom([Broken(0)]).take(0, _row(4)), "sample 4 holds NaN"),
+        (lambda: custom([["text", "more"]]).take(0, _row(0)), None),
+        (lambda: custom([arrays(0)], buffers="keep"), "buffers must be"),
+        (lambda: custom([arrays(0)], init=lambda: 3).module(), "must make a torch.nn.Module"),
+        (lambda: custom([(np.zeros((4, 2)), np.zeros(4))]).stackable, "client 0's first samples"),
+        (lambda: _scores(lambda model: [1.0]), "a dictionary of names and numbers"),
+        (lambda: _scores(lambda model: {"a": "b"}), "a dictionary of names and numbers"),
+        (lambda: custom([arrays(0)], loss=lambda m, x, y: 0.5).stackable, "must return a tensor"),
+    ],
+)
+def test_mistakes_are_named(make, says):
+    if says is None:
+        assert make() == (["text"],)  # samples may be anything: the loss turns them into numbers
+        return
+    with pytest.raises(ft.FedtaperError, match=says):
+        make()
+
+
+def _row(place):
+    from fedtaper.problems.network import Minibatches
+
+    return Minibatches(np.array([place]), np.array([1]))
+
+
+def _scores(evaluate):
+    problem = custom([arrays(0)], evaluate=evaluate)
+    return problem.scores(problem.module())
+
+
+class Mixed(torch.nn.Module):
+    """A frozen random layer, a buffer, dropout, and a part that stays in evaluation mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.frozen = torch.nn.Linear(3, 8).requires_grad_(False)
+        self.register_buffer("scale", torch.rand(8))
+        self.dropout, self.still = torch.nn.Dropout(0.4), torch.nn.Dropout(0.4).eval()
+        self.last = torch.nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.last(self.dropout(self.still(torch.relu(self.frozen(x)) * self.scale)))
+
+
+def test_frozen_weights_and_buffers_are_the_problem_s():
+    problem = custom([arrays(0)], init=Mixed)
+    one, two = problem.module().state_dict(), problem.module().state_dict()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert problem.dim == 9
+    assert not np.array_equal(problem.initial(0), problem.initial(1))
+    assert np.array_equal(problem.initial(3), problem.initial(3))
+
+
+def test_a_module_in_place_of_a_function_is_where_every_run_starts():
+    model = linear()
+    problem = custom([arrays(0)], init=model)
+    assert np.array_equal(problem.initial(0), flat_parameters(model).double().numpy())
+    problem.module().weight.data.zero_()
+    assert model.weight.abs().sum() > 0
+
+
+def test_evaluation_mode_and_back():
+    seen = []
+    problem = custom(
+        [arrays(0)],
+        init=Mixed,
+        evaluate=lambda m: seen.append((m.training, torch.is_grad_enabled())) or {"one": 1},
+    )
+    model = problem.module()
+    assert problem.scores(model) == {"one": 1.0}
+    assert seen == [(False, False)]
+    assert model.training and model.dropout.training and not model.still.training
+
+
+def test_dropout_is_drawn_by_seed_client_round_and_step():
+    problem = custom([arrays(0), arrays(1)], init=Mixed)
+    assert not problem.stackable and custom([arrays(0)]).stackable
+    e = experiment(problem, batch_size=24)
+    w = problem.initial(0)
+    rows = {
+        (s, c, k): problem.minibatches(e, s, c, k)[0]
+        for s in (0, 1)
+        for c in (0, 1)
+        for k in (0, 1)
+    }
+    keys = {row.key for row in rows.values()} | {problem.minibatches(e, 0, 0, 0)[1].key}
+    assert len(keys) == 9
+    same = [problem.gradient(0, w, rows[0, 0, 0]) for _ in range(2)]
+    assert np.array_equal(*same)
+    assert not np.array_equal(same[0], problem.gradient(0, w, rows[0, 0, 1]))
+
+
+def batch_norm():
+    return torch.nn.Sequential(
+        torch.nn.Linear(3, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 1)
+    )
+
+
+def test_batch_norm_is_refused_with_two_ways_out():
+    with pytest.raises(ft.FedtaperError, match=r"ft\.groupnorm.*buffers=\"average\""):
+        custom([arrays(0)], init=batch_norm).module()
+    changed = custom([arrays(0)], init=lambda: ft.groupnorm(batch_norm())).module()
+    assert isinstance(changed[1], torch.nn.GroupNorm) and changed[1].num_groups == 4
+    problem = custom([arrays(0)], init=batch_norm, buffers="average")
+    trained = sum(p.numel() for p in parameters_of(problem.module()))
+    assert problem.dim == trained + 16 and not problem.stackable
+    assert problem.initial(0)[trained:].tolist() == [0.0] * 8 + [1.0] * 8
+
+
+def test_groupnorm_keeps_scale_and_shift():
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 6, 3), torch.nn.BatchNorm2d(6))
+    model[1].weight.data.fill_(2.0)
+    changed = ft.groupnorm(model, groups=2)
+    x = torch.randn(4, 3, 8, 8)
+    inner = torch.nn.functional.group_norm(changed[0](x), 2)
+    assert torch.allclose(changed(x), 2 * inner, atol=1e-6)

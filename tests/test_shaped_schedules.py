@@ -1,0 +1,115 @@
+"""Schedules of other shapes: their values, limits, influence, clock and forecasts."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedtaper as ft
+from fedtaper.theory.clock import Clock
+
+SHAPES = [
+    ft.Cosine(0.1, over=200, end=0.01),
+    ft.WarmUp(ft.Power(0.1, 0.8), over=100),
+    ft.Piecewise(((1, 0.05), (50, ft.Power(0.2, 0.9)))),
+    ft.WarmUp(ft.Piecewise(((1, 0.1), (60, 0.02))), over=30),
+    ft.Shaped(lambda n: 0.1 / (n + 5) ** 0.8, limit=ft.Power(0.1, 0.8, offset=5), after=1),
+]
+LINEAR = ft.LinearRegression(num_clients=2, samples=100, feature_spread=1.0)
+
+
+def by_hand(schedule, n):
+    """The definitions, written again as plain Python."""
+    if isinstance(schedule, ft.Cosine):
+        if n >= schedule.over:
+            return schedule.end
+        turn = math.pi * (n - 1) / (schedule.over - 1)
+        return schedule.end + (schedule.a - schedule.end) * 0.5 * (1 + math.cos(turn))
+    if isinstance(schedule, ft.WarmUp):
+        return by_hand(schedule.schedule, n) * min(1.0, n / schedule.over)
+    if isinstance(schedule, ft.Piecewise):
+        return by_hand([what for start, what in schedule.pieces if start <= n][-1], n)
+    if isinstance(schedule, ft.Constant):
+        return schedule.a
+    limit = schedule.limit
+    return limit.c / (n + limit.offset) ** limit.delta
+
+
+@pytest.mark.parametrize("schedule", SHAPES, ids=lambda s: type(s).__name__)
+@given(n=st.integers(1, 5000))
+@settings(max_examples=30, deadline=None)
+def test_values_and_settling(schedule, n):
+    assert schedule(n) == pytest.approx(by_hand(schedule, n), rel=1e-12)
+    assert schedule([n, n])[1] == pytest.approx(schedule(n), rel=1e-14)
+    if n >= schedule.settles:
+        assert schedule(n) == pytest.approx(schedule.limit(n), rel=1e-12)
+    assert hash(schedule) == hash(schedule) and schedule.formula
+
+
+def test_influence_is_the_limit_s_and_at_finite_n_the_shape_s():
+    warm, plain = ft.WarmUp(ft.Power(0.2, 0.8), over=100), ft.Power(0.1, 0.8)
+    assert ft.influence([plain, warm]).tolist() == [0.5, 1.0]
+    assert ft.influence([plain, warm], n=25)[0] == pytest.approx(0.1 / (0.2 * 0.25))
+    e = ft.Experiment(LINEAR, [plain, warm], rounds=50, local_steps=1)
+    assert e.limit_influence.tolist() == [0.5, 1.0]
+    assert e.influence(25).effective[0] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("schedule", SHAPES, ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("steps", [1, 5])
+def test_the_ode_s_clock_is_the_sum_of_the_step_sizes(schedule, steps):
+    e = ft.Experiment(LINEAR, schedule, rounds=100, local_steps=steps)
+    clock = Clock.of(e)
+    for rounds in (1, 3, 30, 100, 400):
+        n = rounds * steps
+        by_sum = math.fsum(by_hand(schedule, m) for m in range(1, n + 1))
+        assert clock.t(n) == pytest.approx(by_sum, rel=1e-9)
+        assert clock.n(clock.t(n)) == pytest.approx(n, rel=1e-9)
+    grid = np.linspace(1, 400 * steps, 300)
+    steepness = (clock.t(grid + 1e-4) - clock.t(grid - 1e-4)) / 2e-4
+    assert clock.slope(grid) == pytest.approx(steepness, rel=1e-3, abs=1e-6)
+    assert clock.n(clock.t(grid)) == pytest.approx(grid, rel=1e-8)
+
+
+def test_a_run_follows_its_forecast():
+    schedule = ft.WarmUp(ft.Power(0.5, 0.8), over=200)
+    e = ft.Experiment(LINEAR, [schedule, ft.Power(0.25, 0.8)], rounds=2000, local_steps=2)
+    many = ft.run(e, seeds=range(40))
+    for n in (400, 1000, 4000):
+        far = ft.forecast(e, n=n, w=many.w0.mean(axis=0))
+        now = many.w[:, n // 2 - 1]
+        error = now.std(axis=0, ddof=1) / math.sqrt(40)
+        assert np.all(np.abs(now.mean(axis=0) - far.w) < 4 * error + 2e-3), n
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: ft.Cosine(0.1, over=10, end=0.0), "would stop"),
+        (lambda: ft.WarmUp(0.1, over=10), "must be a schedule"),
+        (lambda: ft.Piecewise(((2, 0.1),)), "the first at 1"),
+        (lambda: ft.Piecewise(((1, 0.1), (1, 0.2))), "rising"),
+        (lambda: ft.Shaped(0.1, ft.Constant(0.1)), "function of n"),
+        (lambda: ft.Shaped(lambda n: n * 0.0, ft.Constant(0.1)), "not a step size"),
+        (lambda: ft.Shaped(lambda n: 0.1, ft.Constant(0.1))([1, 2]), "one step size per n"),
+        (lambda: ft.Shaped(np.reciprocal, limit=0.1), "a Power or a Constant"),
+    ],
+)
+def test_mistakes_are_named(make, says):
+    with pytest.raises(ft.FedtaperError, match=says):
+        make()
+
+
+def test_a_limit_that_is_not_the_shape_s_is_warned_of():
+    with pytest.warns(ft.FedtaperWarning, match="times its declared limit"):
+        ft.Shaped(np.reciprocal, limit=ft.Power(0.5, 1.0))
+
+
+def test_a_forecast_beyond_what_can_be_summed_is_refused():
+    wave = ft.Shaped(lambda n: 0.1 / n * (1 + 1 / n), limit=ft.Power(0.1, 1.0))
+    e = ft.Experiment(LINEAR, wave, rounds=5, local_steps=1)
+    assert ft.run(e).t[-1] == pytest.approx(sum(wave(n) for n in range(1, 6)))
+    with pytest.raises(ft.FedtaperError, match="after="):
+        ft.forecast(e, n=1e6)
