@@ -13,6 +13,7 @@ from fedtaper.core.influence import Influence, effective_influence, influence
 from fedtaper.core.schedules import Constant, Cosine, Piecewise, Power, Shaped, WarmUp
 from fedtaper.engines.flower.federation import Federation, Task
 from fedtaper.experiment import Divergence, Experiment, Run
+from fedtaper.outcomes.fair import Fair, fair
 from fedtaper.planning.plan import Fade, Plan, plan
 from fedtaper.problems.custom import Custom
 from fedtaper.problems.data import Dirichlet, DominantClass, Iid, RareClass
@@ -59,6 +60,7 @@ __all__ = [
     "DominantClass",
     "Experiment",
     "Fade",
+    "Fair",
     "Federation",
     "FedtaperError",
     "FedtaperWarning",
@@ -94,6 +96,7 @@ __all__ = [
     "bound",
     "check",
     "effective_influence",
+    "fair",
     "forecast",
     "from_toml",
     "groupnorm",

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import fedtaper
-from fedtaper.cli import claims, federation, influence, simulation, theory
+from fedtaper.cli import claims, federation, influence, outcomes, simulation, theory
 from fedtaper.cli.terminal import console, show_error, show_warning
 from fedtaper.core.errors import FedtaperError
 
@@ -54,6 +54,7 @@ for command in (
     influence.audit,
     theory.check,
     theory.forecast,
+    outcomes.fair,
     claims.reproduce,
     claims.report,
     federation.new,

@@ -1,0 +1,60 @@
+"""``fedtaper fair``, ``price``, ``contributions`` and ``intervals``: what influence leads to."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedtaper.cli.terminal import console, table
+from fedtaper.core.errors import AssumptionWarning
+from fedtaper.experiment import Experiment
+from fedtaper.outcomes.fair import Fair
+from fedtaper.outcomes.fair import fair as find_fair
+from fedtaper.outcomes.goals import GOALS, WORDS
+from fedtaper.storage.config import read_toml
+
+File = Annotated[Path, typer.Argument(help="A TOML file that describes the experiment.")]
+Plot = Annotated[Path | None, typer.Option(help="Draw it into this file.")]
+SETTINGS = ("local_steps", "local_epochs", "batch_size", "clock", "participation", "local")
+
+
+def fair(
+    file: File,
+    goal: Annotated[str, typer.Option(help=f"One of {', '.join(GOALS)}.")] = "minmax",
+    constraint: Annotated[
+        list[str] | None, typer.Option(help=f"A limit in words, repeatable: {WORDS}.")
+    ] = None,
+    q: Annotated[float, typer.Option(help="Of the goal q.")] = 1.0,
+    t: Annotated[float, typer.Option(help="Of the goal tilt, per unit of loss.")] = 1.0,
+    out: Annotated[
+        Path | None, typer.Option(help="Write an experiment with these influences.")
+    ] = None,
+    plot: Plot = None,
+) -> None:
+    """The influences that serve a goal: the worst client, large losses, limits in words.
+
+    Example: fedtaper fair examples/case1.toml --constraint "nobody more than 5% worse"
+    """
+    e = read_toml(file)
+    found = find_fair(e.problem, goal, constraints=constraint or (), q=q, t=t)
+    head, *rows = found.rows()
+    table(f"Goal: {found.goal}", head, rows)
+    for text in (found.certificate, *found.notes):
+        console.print(text, highlight=False, soft_wrap=True)
+    if plot is not None:
+        console.print(f"Drawn: {found.plot(plot)}", highlight=False)
+    if out is not None:
+        _write_plan(found, e, out)
+
+
+def _write_plan(found: Fair, e: Experiment, out: Path) -> None:
+    settings = {name: vars(e)[name] for name in (*SETTINGS, "server", "seed")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AssumptionWarning)
+        made = found.plan(e.rounds, **settings)
+    for text in (*(f"[yellow]warning:[/] {w}" for w in made.warnings), made.advice):
+        console.print(text, highlight=False, soft_wrap=True)
+    console.print(f"Written: {made.save(out)}. Next: fedtaper run {out}", highlight=False)

@@ -1,0 +1,1 @@
+"""From influence to outcome: fair shares, prices, contributions and error bars."""

@@ -1,0 +1,180 @@
+r"""Convex programs over the clients' losses, by a primal-dual interior-point method.
+
+.. math:: \min_w \phi(f_1(w), \dots, f_L(w)) \quad\text{with } f_j(w) \le u_j
+
+At the solution the gradients of the losses, weighed by dphi/df_i plus the multiplier of
+client i's limit, add up to 0. So the solution is w*(p) with those weights as influences. The
+worst loss is minimised through its epigraph: a variable t that no loss may exceed, whose
+multipliers are the influences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtaper.core.errors import FedtaperError
+from fedtaper.outcomes.goals import Goal
+from fedtaper.outcomes.losses import Losses
+
+Array = NDArray[np.float64]
+STEPS = 200
+TIGHT = 2e-12  # complementarity, as a share of the losses' scale
+SHRINK, STAY = 10.0, 0.99
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where the method ended: the model, dphi/df, and the limits' multipliers (same scale)."""
+
+    w: Array
+    slopes: Array
+    multipliers: Array
+
+
+@dataclass(frozen=True)
+class _Here:
+    """Losses, slacks and derivatives at one place; losses are divided by their scale."""
+
+    f: Array
+    slack: Array
+    gradient: Array  # of the objective, by (w, t)
+    sides: Array  # gradients of the constraints, (K, d + 1)
+    jacobian: Array
+
+    def dual(self, y: Array) -> float:
+        """Size of the Lagrangian's gradient."""
+        return float(np.linalg.norm(self.gradient + self.sides.T @ y))
+
+    def residual(self, y: Array, centre: float) -> float:
+        """Size of what the optimality conditions leave, the barrier's centre included."""
+        return float(np.hypot(self.dual(y), np.linalg.norm(self.slack * y - centre)))
+
+
+class _Program:
+    """The constraints in one list: every client below t (worst loss), then the limits."""
+
+    def __init__(self, losses: Losses, goal: Goal, limits: Array, scale: float) -> None:
+        self.losses, self.goal, self.scale = losses, goal.scaled(scale), scale
+        bound = np.flatnonzero(np.isfinite(limits))
+        every = np.arange(losses.clients if goal.worst else 0)
+        self.who = np.concatenate([every, bound]).astype(int)
+        self.lift = np.concatenate([-np.ones(len(every)), np.zeros(len(bound))])
+        self.cap = np.concatenate([np.zeros(len(every)), limits[bound] / scale])
+
+    def slack(self, x: Array, f: Array) -> Array:
+        return self.cap - f[self.who] - self.lift * x[-1]
+
+    def allows(self, x: Array) -> bool:
+        f = self.losses.values(x[:-1]) / self.scale
+        inside = bool(np.all(np.isfinite(f))) and self.goal.allows(f)
+        return inside and bool(np.all(self.slack(x, f) > 0))
+
+    def look(self, x: Array) -> _Here:
+        f = self.losses.values(x[:-1]) / self.scale
+        jacobian = self.losses.gradients(x[:-1]) / self.scale
+        sides = np.column_stack([jacobian[self.who], self.lift])
+        pull = np.zeros(x.size - 1) if self.goal.worst else self.goal.slopes(f) @ jacobian
+        gradient = np.append(pull, 1.0 if self.goal.worst else 0.0)
+        return _Here(f, self.slack(x, f), gradient, sides, jacobian)
+
+    def curvature(self, x: Array, y: Array, here: _Here) -> Array:
+        """Of the Lagrangian, by (w, t)."""
+        dim, clients = len(x) - 1, len(here.f)
+        slopes = np.zeros(clients) if self.goal.worst else self.goal.slopes(here.f)
+        weights = slopes + np.bincount(self.who, weights=y, minlength=clients)
+        out = np.zeros((dim + 1, dim + 1))
+        out[:dim, :dim] = self.losses.hessian(x[:-1], weights) / self.scale
+        _refuse_downward(out[:dim, :dim])
+        if not self.goal.worst:
+            out[:dim, :dim] += here.jacobian.T @ self.goal.bend(here.f) @ here.jacobian
+            out[dim, dim] = 1.0  # t plays no part
+        return out
+
+
+def solve(losses: Losses, goal: Goal, limits: Array, start: Array, scale: float) -> Point:
+    """Minimise a goal below limits, from a model that keeps every limit strictly."""
+    program = _Program(losses, goal, limits, scale)
+    f = losses.values(start) / scale
+    x = np.append(np.asarray(start, dtype=np.float64), float(np.max(f)) + 0.1)
+    here = program.look(x)
+    y = 1.0 / (np.maximum(here.slack, 1e-3) * max(1, len(here.slack)))
+    for _ in range(STEPS):
+        gap = float(here.slack @ y)  # may not close before the gradient does: hence max below
+        if gap < TIGHT and here.residual(y, 0.0) < _enough(here, y):
+            break
+        found = _step(program, x, y, here, max(gap, here.dual(y)) / (SHRINK * max(1, len(y))))
+        if found is None:
+            break
+        still = np.array_equal(x, found[0]) and np.array_equal(y, found[1])
+        x, y = found
+        here = program.look(x)
+        if still:
+            break
+    else:
+        raise FedtaperError(
+            "no minimiser was found: the losses may have none (where classes can be separated, "
+            "add a small weight decay to the loss)"
+        )
+    left = max(here.residual(y, 0.0) / max(1.0, _pull(here, y)), float(here.slack @ y))
+    if left > 1e-7:
+        raise FedtaperError(
+            f"the solution is only good to {left:.0e} of the losses: the loss may not be convex "
+            "and smooth, or may have no minimiser"
+        )
+    return _point(program, x, y, here)
+
+
+def _pull(here: _Here, y: Array) -> float:
+    """The size of what cancels at the solution."""
+    both = np.linalg.norm(here.gradient), np.linalg.norm(np.abs(here.sides.T) @ y, ord=np.inf)
+    return float(max(*both, np.linalg.norm(here.jacobian) / len(here.f)))
+
+
+def _enough(here: _Here, y: Array) -> float:
+    return (1e-10 if len(y) else 1e-12) * max(1.0, _pull(here, y))
+
+
+def _step(
+    program: _Program, x: Array, y: Array, here: _Here, centre: float
+) -> tuple[Array, Array] | None:
+    """Newton's step towards the barrier's centre, shortened until it is inside and better."""
+    left = program.curvature(x, y, here)
+    left += here.sides.T @ ((y / here.slack)[:, None] * here.sides)
+    left[np.diag_indices(len(x) - 1)] += 1e-13 * np.trace(left) / len(x)
+    move = np.linalg.solve(left, -(here.gradient + here.sides.T @ (centre / here.slack)))
+    change = (centre + y * (here.sides @ move)) / here.slack - y
+    falling = change < 0
+    length = min(1.0, STAY * float(np.min(-y[falling] / change[falling], initial=np.inf)))
+    before = here.residual(y, centre)
+    for _ in range(30):
+        there, then = x + length * move, y + length * change
+        if program.allows(there):
+            after = program.look(there).residual(then, centre)
+            if after <= (1 - 0.01 * length) * before:
+                return there, then
+        length /= 2
+    return None
+
+
+def _point(program: _Program, x: Array, y: Array, here: _Here) -> Point:
+    clients = len(here.f)
+    soft = program.lift != 0
+    slopes, multipliers = np.zeros(clients), np.zeros(clients)
+    multipliers[program.who[~soft]] = y[~soft]
+    if program.goal.worst:
+        slopes[program.who[soft]] = y[soft]
+    else:
+        slopes = program.goal.slopes(here.f)
+    return Point(x[:-1], slopes, multipliers)
+
+
+def _refuse_downward(curvature: Array) -> None:
+    lowest, highest = np.linalg.eigvalsh(curvature)[[0, -1]]
+    if lowest < -1e-8 * max(highest, 1e-300):
+        raise FedtaperError(
+            f"the loss is not convex: at a model on the way it curves downwards (eigenvalue "
+            f"{lowest:.2g}); exact outcomes need convex losses"
+        )

@@ -1,0 +1,60 @@
+"""The map p -> w*(p): the model that minimises sum p_i f_i, and how it moves with p."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedtaper.core.errors import FedtaperError
+from fedtaper.outcomes.convex import solve
+from fedtaper.outcomes.goals import Total
+from fedtaper.outcomes.losses import Losses, losses_of
+
+Array = NDArray[np.float64]
+
+
+def shares(p: ArrayLike, count: int) -> Array:
+    """Influences over their sum, refused where they make no sense."""
+    found = np.asarray(p, dtype=np.float64)
+    if found.shape != (count,):
+        raise FedtaperError(f"p has {found.size} values for {count} clients; give one per client")
+    if not (np.all(np.isfinite(found)) and np.all(found >= 0) and found.sum() > 0):
+        raise FedtaperError("influences must be finite, at least 0, and not all 0")
+    return found / found.sum()
+
+
+def equilibrium(problem: Any, p: ArrayLike, start: Array | None = None) -> Array:
+    """w*(p) of a convex problem: by one linear solve, or by Newton's method in float64.
+
+    >>> import fedtaper as ft
+    >>> problem = ft.LinearRegression(num_clients=2, samples=100)
+    >>> w = equilibrium(problem, [1.0, 0.5])
+    >>> bool(abs(w - problem.equilibrium([1.0, 0.5])).max() < 1e-10)
+    True
+    """
+    return minimiser(losses_of(problem), shares(p, problem.num_clients), start)
+
+
+def minimiser(losses: Losses, p: Array, start: Array | None = None) -> Array:
+    """w*(p) for shares p."""
+    first = np.zeros(losses.dim) if start is None else start
+    scale = typical(losses, first)
+    none = np.full(losses.clients, np.inf)
+    return solve(losses, Total(p), none, first, scale).w
+
+
+def typical(losses: Losses, w: Array) -> float:
+    """A scale for the losses: their mean size at a model."""
+    found = float(np.mean(np.abs(losses.values(w))))
+    return found if found > 0 else 1.0
+
+
+def sensitivity(losses: Losses, w: Array, p: Array) -> Array:
+    """dw*/dp, (d, L): minus the inverse Hessian of sum p_i f_i times each client's gradient."""
+    curvature = losses.hessian(w, p)
+    lowest, highest = np.linalg.eigvalsh(curvature)[[0, -1]]
+    if lowest <= 1e-12 * highest:
+        return -np.linalg.pinv(curvature, rcond=1e-12, hermitian=True) @ losses.gradients(w).T
+    return np.asarray(-np.linalg.solve(curvature, losses.gradients(w).T))

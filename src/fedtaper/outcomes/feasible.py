@@ -1,0 +1,94 @@
+"""A model strictly below every limit, or a sentence that says there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtaper.core.errors import FedtaperError
+from fedtaper.outcomes.convex import solve
+from fedtaper.outcomes.goals import Goal, Limits, MinMax, Proportional
+from fedtaper.outcomes.losses import Losses
+
+Array = NDArray[np.float64]
+
+
+def feasible(losses: Losses, goal: Goal, limits: Limits, w0: Array, scale: float) -> Array:
+    """A model strictly below every limit: w0, or the one that is farthest below."""
+    bound = limits.losses
+    if isinstance(goal, Proportional):
+        bound = np.minimum(bound, goal.baseline)
+    if np.all(losses.values(w0) < bound - 1e-6 * scale):
+        return w0
+    who = np.flatnonzero(np.isfinite(bound))
+    part = _Below(losses, who, bound[who])
+    best = solve(part, MinMax(), np.full(len(who), np.inf), w0, scale).w
+    over = part.values(best)
+    if np.max(over) > -1e-9 * scale:
+        worst = who[over > np.max(over) - 1e-6 * scale]
+        raise FedtaperError(
+            f"no model keeps every limit: the best one exceeds {client_names(worst)}'s by "
+            f"{max(0.0, float(np.max(over))):.4g}; raise a limit{_own_hint(limits)}"
+        )
+    return best
+
+
+def _own_hint(limits: Limits) -> str:
+    if not any("than" in word and ("alone" in word or "own" in word) for word in limits.words):
+        return ""
+    return (
+        ". On the samples it trains on nothing beats a client's own model: compare on other "
+        "samples with held_out=, or allow a percentage"
+    )
+
+
+@dataclass(frozen=True)
+class _Below:
+    """How far some clients' losses are above their limits."""
+
+    losses: Losses
+    who: NDArray[np.int64]
+    bound: Array
+
+    @property
+    def clients(self) -> int:
+        return len(self.who)
+
+    @property
+    def dim(self) -> int:
+        return self.losses.dim
+
+    def values(self, w: Array) -> Array:
+        return self.losses.values(w)[self.who] - self.bound
+
+    def gradients(self, w: Array) -> Array:
+        return self.losses.gradients(w)[self.who]
+
+    def hessian(self, w: Array, weights: Array) -> Array:
+        return self.losses.hessian(w, _spread(self.who, weights, self.losses.clients))
+
+    def hessians(self, w: Array) -> Array:
+        return self.losses.hessians(w)[self.who]
+
+    def noise(self, w: Array) -> Array:
+        return self.losses.noise(w)[self.who]
+
+    def accuracies(self, w: Array) -> Array | None:
+        return None
+
+
+def _spread(who: NDArray[np.int64], weights: Array, count: int) -> Array:
+    out = np.zeros(count)
+    out[who] = weights
+    return out
+
+
+def client_names(clients: Iterable[int]) -> str:
+    """Clients in words, such as "clients 2, 4 and 9"."""
+    found = [str(int(i)) for i in clients]
+    if len(found) == 1:
+        return f"client {found[0]}"
+    return "clients " + ", ".join(found[:-1]) + f" and {found[-1]}"
