@@ -9,7 +9,7 @@ from small_file import FILE
 
 import fedtaper as ft
 from fedtaper.simulation import drive as simulate
-from fedtaper.storage import store
+from fedtaper.storage import checkpoints, store
 
 BASE = FILE.replace("rounds = 30", "rounds = 20")
 
@@ -114,12 +114,17 @@ def test_a_run_comes_back_as_it_was(tmp_path, tiny):
     np.testing.assert_array_equal(ft.load(tmp_path / "many").w, many.w)
 
 
-def test_own_data_is_kept_with_the_run(tmp_path, tiny):
+def test_own_data_is_kept_with_the_run_only_when_asked(tmp_path, tiny):
     problem = ft.LinearRegression.from_arrays(tiny.x, tiny.y)
     e = ft.Experiment(problem, ft.Power(0.1, 0.8), rounds=3, local_steps=2, batch_size=4)
-    ft.run(e, out=tmp_path / "own")
+    run = ft.run(e)
+    store.save(run, store.prepare(tmp_path / "own"), data=True)
     back = ft.load(tmp_path / "own").experiment.problem
     np.testing.assert_array_equal(back.x[1], tiny.x[1])
+    store.save(run, store.prepare(tmp_path / "without"))
+    assert not (tmp_path / "without/data.npz").exists()
+    assert ft.load(tmp_path / "without").experiment.problem.sizes.tolist() == [40] * 3
+    assert ft.load(tmp_path / "without", problem=problem).experiment == e
     with pytest.raises(ft.FedtaperError, match="data="):
         ft.to_toml(e)
 
@@ -162,7 +167,7 @@ def test_a_stopped_run_goes_on_to_the_same_end(tmp_path, tiny, monkeypatch):
     whole = ft.run(e, seeds=[0, 1], out=tmp_path / "whole")
     monkeypatch.setattr(simulate, "BLOCK_SAMPLES", 100)  # many blocks
     monkeypatch.setattr(simulate, "CHECKPOINT_SECONDS", -1.0)
-    real, calls = simulate.store.save_checkpoint, []
+    real, calls = checkpoints.save_checkpoint, []
 
     def stop_at_third(*arguments):
         real(*arguments)
@@ -170,7 +175,7 @@ def test_a_stopped_run_goes_on_to_the_same_end(tmp_path, tiny, monkeypatch):
         if len(calls) == 3:
             raise KeyboardInterrupt  # as a second Ctrl-C does
 
-    monkeypatch.setattr(simulate.store, "save_checkpoint", stop_at_third)
+    monkeypatch.setattr(checkpoints, "save_checkpoint", stop_at_third)
     with pytest.raises(KeyboardInterrupt):
         ft.run(e, seeds=[0, 1], out=tmp_path / "cut")
     assert (tmp_path / "cut/checkpoint.npz").is_file() and not store.is_complete(tmp_path / "cut")
@@ -178,7 +183,7 @@ def test_a_stopped_run_goes_on_to_the_same_end(tmp_path, tiny, monkeypatch):
         ft.load(tmp_path / "cut")
     with pytest.raises(ft.FedtaperError, match="other seeds"):
         ft.run(e, seeds=[0, 2], out=tmp_path / "cut", resume=True)
-    monkeypatch.setattr(simulate.store, "save_checkpoint", real)
+    monkeypatch.setattr(checkpoints, "save_checkpoint", real)
     again = ft.run(e, seeds=[0, 1], out=tmp_path / "cut", resume=True)
     np.testing.assert_array_equal(again.w, whole.w)
     np.testing.assert_array_equal(again.metrics["change"], whole.metrics["change"])
@@ -190,10 +195,10 @@ def test_a_stopped_run_goes_on_to_the_same_end(tmp_path, tiny, monkeypatch):
 def test_a_full_disk_is_told_and_leaves_no_half_file(tmp_path, tiny, monkeypatch):
     e = ft.Experiment(tiny, ft.Power(0.1, 0.8), rounds=2, local_steps=1, batch_size=4)
 
-    def full(self, content):
+    def full(place):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(ft.FedtaperError, match="No space left"):
         ft.run(e, out=tmp_path / "a")
     assert [p.name for p in (tmp_path / "a").iterdir()] == []

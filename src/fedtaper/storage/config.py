@@ -2,47 +2,45 @@
 
 from __future__ import annotations
 
-import math
 import tomllib
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedtaper.core.errors import FedtaperError, nearest
-from fedtaper.core.schedules import Constant, Power, Schedule
+from fedtaper.core.schedules import Schedule
 from fedtaper.experiment import Experiment
-from fedtaper.problems.data.splits import Dirichlet, DominantClass, Iid, RareClass
-from fedtaper.problems.images import ImageClassification
 from fedtaper.problems.linear import LinearRegression
+from fedtaper.problems.recorded import Recorded
 from fedtaper.rules.behaviours import BEHAVIOURS, After
-from fedtaper.rules.local import Proximal, Sgd
 from fedtaper.rules.presets import PRESETS
-from fedtaper.rules.server import Adagrad, Adam, Average, Normalised, Yogi
+from fedtaper.storage import kinds, names
+from fedtaper.storage.durable import said
+from fedtaper.storage.kinds import build, known
 from fedtaper.storage.logs import Log
+from fedtaper.storage.written import to_toml
 
-PROBLEMS = {"linear": LinearRegression, "images": ImageClassification}
-SPLITS = {"rare": RareClass, "dominant": DominantClass, "iid": Iid, "dirichlet": Dirichlet}
-LOCAL_RULES = {"sgd": Sgd, "proximal": Proximal}
-SERVER_RULES = {
-    "average": Average,
-    "normalised": Normalised,
-    "adagrad": Adagrad,
-    "adam": Adam,
-    "yogi": Yogi,
-}
+__all__ = ["from_toml", "log_of", "read_log", "read_toml", "to_toml"]
+
 _OWN_TABLES = ("problem", "schedules", "local", "server", "clients")
 TABLES = ("experiment", *_OWN_TABLES, "federation", "log")
-CUSTOM = "custom"  # a problem that is code, and so cannot be in a file
+CUSTOM, RECORDED = "custom", "recorded"  # problems that are code, and so cannot be in a file
 
 
-def read_toml(path: str | Path, problem: Any = None) -> Experiment:
-    """The experiment that a TOML file describes; ``problem`` where it is code of the user's."""
+def read_toml(path: str | Path, problem: Any = None, trusted: bool = True) -> Experiment:
+    """The experiment that a TOML file describes; ``problem`` where it is code of the user's.
+
+    Code that the file names (``kind = "my_module:MyRule"``) is looked for beside the file and
+    where Python looks; not beside it where it is not ``trusted``, as in a run folder.
+    """
     path = Path(path)
     text = _text(path)
+    beside = path.parent if trusted else None
     try:
-        return from_toml(text, folder=path.parent, problem=problem)
+        return from_toml(text, folder=path.parent, problem=problem, code=beside)
     except FedtaperError as trouble:
         raise FedtaperError(f"{path}: {trouble}") from None
 
@@ -50,9 +48,9 @@ def read_toml(path: str | Path, problem: Any = None) -> Experiment:
 def read_log(path: str | Path) -> Log | None:
     """The table [log] of a TOML file, if it has one."""
     try:
-        return log_of(tomllib.loads(_text(Path(path))))
-    except tomllib.TOMLDecodeError as trouble:
-        raise FedtaperError(f"{path}: not valid TOML: {trouble}") from None
+        return log_of(_tree(_text(Path(path))))
+    except FedtaperError as trouble:
+        raise FedtaperError(f"{path}: {trouble}") from None
 
 
 def _text(path: Path) -> str:
@@ -69,14 +67,19 @@ def log_of(tree: dict[str, Any]) -> Log | None:
     if "log" not in tree:
         return None
     table = dict(_table(tree, "log"))
-    _known("key", table, {f.name for f in fields(Log)}, where="[log]")
-    return Log(**table)
+    known("key", table, {f.name for f in fields(Log)}, where="[log]")
+    made: Log = build(Log, table, "[log]")
+    return made
 
 
-def from_toml(text: str, folder: str | Path = ".", problem: Any = None) -> Experiment:
+def from_toml(
+    text: str, folder: str | Path = ".", problem: Any = None, code: Path | None = None
+) -> Experiment:
     """The experiment that a TOML text describes; ``folder`` is where its data files are.
 
-    A problem that is code (``kind = "custom"``) is handed in as ``problem``.
+    A problem that is code (``kind = "custom"``) is handed in as ``problem``. Your own rules,
+    schedules and problems are named by import path, ``kind = "my_module:MyRule"``; ``code`` is a
+    folder to look for them in first.
 
     >>> text = '''
     ... [experiment]
@@ -96,96 +99,99 @@ def from_toml(text: str, folder: str | Path = ".", problem: Any = None) -> Exper
     >>> from_toml(text).schedules[2]
     Power(c=0.1, delta=1.0, offset=0.0)
     """
-    try:
-        tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as trouble:
-        raise FedtaperError(f"not valid TOML: {trouble}") from None
-    _known("table", tree, TABLES, where="the file")
+    tree = _tree(text)
+    find = partial(names.find, folder=code)
+    known("table", tree, TABLES, where="the file")
     for name in ("experiment", "problem", "schedules"):
         if name not in tree:
             raise FedtaperError(f"the table [{name}] is missing")
-    settings = dict(_table(tree, "experiment"))
-    preset = settings.pop("preset", None)
-    allowed = {f.name for f in fields(Experiment)} - set(_OWN_TABLES)
-    _known("key", settings, {*allowed, "preset"}, where="[experiment]")
-    if preset is not None:
-        if preset not in PRESETS:
-            raise FedtaperError(
-                f"there is no preset {preset!r}: use one of {', '.join(PRESETS)}"
-                f"{nearest(str(preset), PRESETS)}"
-            )
-        settings = PRESETS[preset] | settings
-    objective = _problem(dict(_table(tree, "problem")), Path(folder), problem)
-    for name, rules in (("local", LOCAL_RULES), ("server", SERVER_RULES)):
+    settings = _with_preset(dict(_table(tree, "experiment")))
+    objective = _problem(dict(_table(tree, "problem")), Path(folder), problem, find)
+    for name, rules in (("local", kinds.LOCAL_RULES), ("server", kinds.SERVER_RULES)):
         if name in tree:
-            settings[name] = _rule(dict(_table(tree, name)), rules, f"[{name}]")
+            what = f"the {name} rule"
+            settings[name] = kinds.rule(_table(tree, name), rules, f"[{name}]", what, find)
     if "clients" in tree:
-        settings["clients"] = _behaviours(_table(tree, "clients"))
+        settings["clients"] = _behaviours(_table(tree, "clients"), find)
     if "rounds" not in settings:
         raise FedtaperError("[experiment] needs rounds")
-    schedules = _schedules(tree["schedules"], objective.num_clients)
-    return Experiment(objective, schedules, **settings)
+    schedules = _schedules(tree["schedules"], objective.num_clients, find)
+    made: Experiment = build(
+        Experiment, {"problem": objective, "schedules": schedules, **settings}, "[experiment]"
+    )
+    return made
 
 
-def to_toml(experiment: Experiment, data: str | None = None) -> str:
-    """The experiment as TOML, every setting resolved; ``data`` names a file of its arrays."""
-    problem = experiment.problem
-    kind = next((k for k, v in PROBLEMS.items() if isinstance(problem, v)), CUSTOM)
-    if getattr(problem, "arrays", None) is not None and data is None:
-        raise FedtaperError("a problem with data of your own needs a file to keep it in: data=")
-    skip = {"arrays"} | ({"num_clients", "dim", "samples"} if data else set())
-    if isinstance(problem, ImageClassification) and not isinstance(problem.model, str):
-        kind = CUSTOM
-    found = {} if kind == CUSTOM else _settings(problem, skip)
-    if kind == "images":
-        found["client_samples"] = problem.sizes.tolist()
-    tree: dict[str, Any] = {
-        "experiment": _settings(experiment, skip=set(_OWN_TABLES)),
-        "problem": {"kind": kind} | ({"data": data} if data else {}) | found,
-        "local": _named(experiment.local, LOCAL_RULES),
-        "server": _named(experiment.server, SERVER_RULES),
-    }
-    lines = []
-    for name, table in tree.items():
-        lines += [f"[{name}]", *(f"{k} = {_value(v)}" for k, v in table.items()), ""]
-    for client, behaviour in experiment.clients:  # type: ignore[misc]
-        found = _behaviour_settings(behaviour)
-        lines += [f"[clients.{client}]", *(f"{k} = {_value(v)}" for k, v in found.items()), ""]
-    for schedule, count in _grouped(experiment.schedules):  # type: ignore[arg-type]
-        lines += ["[[schedules]]"]
-        lines += [f"{k} = {_value(v)}" for k, v in _settings(schedule, set()).items()]
-        lines += [f"clients = {count}", ""]
-    return "\n".join(lines)
+def _tree(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as trouble:
+        raise FedtaperError(f"not valid TOML: {said(trouble)}") from None
 
 
-def _problem(table: dict[str, Any], folder: Path, given: Any = None) -> Any:
-    kind = table.pop("kind", "linear")
-    if kind == CUSTOM:
-        if given is None:
-            raise FedtaperError(
-                "its problem is code of your own (a model, a loss), which no file can hold: "
-                "hand it in, as in ft.load(folder, problem=...)"
-            )
-        return given
-    if kind not in PROBLEMS:
+def _with_preset(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of [experiment], on top of those of the preset that it names."""
+    preset = settings.pop("preset", None)
+    allowed = {f.name for f in fields(Experiment)} - set(_OWN_TABLES)
+    known("key", settings, {*allowed, "preset"}, where="[experiment]")
+    if preset is None:
+        return settings
+    if not isinstance(preset, str) or preset not in PRESETS:
         raise FedtaperError(
-            f"there is no problem kind {kind!r}: use one of {', '.join(PROBLEMS)}"
-            f"{nearest(str(kind), PROBLEMS)}"
+            f"there is no preset {preset!r}: use one of {', '.join(PRESETS)}"
+            f"{nearest(str(preset), PRESETS)}"
         )
-    cls = PROBLEMS[kind]
+    return PRESETS[preset] | settings
+
+
+def _problem(table: dict[str, Any], folder: Path, given: Any, find: kinds.Find) -> Any:
+    kind = table.get("kind", "linear")
+    if kind == CUSTOM and given is None:
+        raise FedtaperError(
+            "its problem is code of your own (a model, a loss), which no file can hold: "
+            "hand it in, as in ft.load(folder, problem=...)"
+        )
+    if kind in (CUSTOM, RECORDED):
+        return _recorded(table) if given is None else given
+    if names.is_import_path(kind):
+        made = kinds.build_own(table, "[problem]", find, "the problem")
+        return made if given is None else given
+    if not isinstance(kind, str) or kind not in kinds.PROBLEMS:
+        raise FedtaperError(
+            f"there is no problem kind {kind!r}: use one of {', '.join(kinds.PROBLEMS)}, or "
+            f"module:Name of your own{nearest(str(kind), kinds.PROBLEMS)}"
+        )
+    table.pop("kind", None)
+    return _built_in(kind, table, folder, find)
+
+
+def _built_in(kind: str, table: dict[str, Any], folder: Path, find: kinds.Find) -> Any:
+    cls = kinds.PROBLEMS[kind]
     data = table.pop("data", None)
     allowed = {f.name for f in fields(cls)} - {"arrays"}
-    _known("key", table, {*allowed, "kind", "data"}, where="[problem]")
+    known("key", table, {*allowed, "kind", "data"}, where="[problem]")
     if "split" in table:
         if not isinstance(table["split"], dict):
             raise FedtaperError('[problem]: split is a table, such as { kind = "rare", rare = 6 }')
-        table["split"] = _rule(dict(table["split"]), SPLITS, "[problem] split")
-    if data is not None:
-        if cls is not LinearRegression:
-            raise FedtaperError(f'[problem]: data belongs to kind = "linear", not {kind!r}')
-        x, y = read_data(folder / str(data))
-        return _build(cls.from_arrays, {"x": x, "y": y, **table}, "[problem]")
-    return _build(cls, table, "[problem]")
+        where = "[problem] split"
+        table["split"] = kinds.rule(table["split"], kinds.SPLITS, where, "the split", find)
+    if data is None:
+        return build(cls, table, "[problem]")
+    if cls is not LinearRegression or not isinstance(data, str):
+        raise FedtaperError(
+            f'[problem]: data is the name of a file, for kind = "linear", not {data!r}'
+        )
+    x, y = read_data(folder / data)
+    return build(LinearRegression.from_arrays, {"x": x, "y": y, **table}, "[problem]")
+
+
+def _recorded(table: dict[str, Any]) -> Recorded:
+    """What is left of a problem whose code and data are elsewhere: sizes."""
+    sizes, dim = table.get("client_samples"), table.get("parameters")
+    whole = isinstance(sizes, list) and sizes and all(type(n) is int and n >= 0 for n in sizes)
+    if not whole or type(dim) is not int or dim < 1:
+        raise FedtaperError("[problem]: a recorded problem needs client_samples and parameters")
+    return Recorded(tuple(sizes), dim)  # type: ignore[arg-type]
 
 
 def read_data(path: Path) -> tuple[list[np.ndarray[Any, Any]], list[np.ndarray[Any, Any]]]:
@@ -213,17 +219,15 @@ def read_data(path: Path) -> tuple[list[np.ndarray[Any, Any]], list[np.ndarray[A
         raise FedtaperError(f"{path} has no array {missing}") from None
     except FedtaperError:
         raise
-    except (OSError, ValueError) as trouble:
-        raise FedtaperError(f"{path} cannot be read as numbers: {trouble}") from None
+    except Exception as trouble:  # zip, struct and numpy each have errors of their own
+        raise FedtaperError(f"{path} cannot be read as numbers: {said(trouble)}") from None
 
 
-def _schedules(found: Any, num_clients: int) -> list[Schedule]:
+def _schedules(found: Any, num_clients: int, find: kinds.Find) -> list[Schedule]:
     if isinstance(found, dict):
         found = [{**found, "clients": found.get("clients", num_clients)}]
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-        raise FedtaperError(
-            "schedules are [[schedules]] tables, each with c and delta, or constant"
-        )
+        raise FedtaperError("schedules are [[schedules]] tables, each with c and delta, or a")
     out: list[Schedule] = []
     for i, entry in enumerate(found):
         entry = dict(entry)
@@ -231,119 +235,29 @@ def _schedules(found: Any, num_clients: int) -> list[Schedule]:
         count = entry.pop("clients", 1)
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise FedtaperError(f"{where}: clients must be a whole number above 0, not {count!r}")
-        _known("key", entry, ("c", "delta", "offset", "a", "clients"), where)
-        kind = Constant if "a" in entry else Power
-        out += [_build(kind, entry, where)] * count
+        if len(out) + count > num_clients:  # before a list of any length is made
+            raise FedtaperError(f"{where}: {len(out) + count} schedules for {num_clients} clients")
+        out += [kinds.schedule(entry, where, find)] * count
     return out
 
 
-def _rule(table: dict[str, Any], rules: dict[str, Any], where: str) -> Any:
-    kind = table.pop("kind", None)
-    if kind not in rules:
-        raise FedtaperError(
-            f"{where}: kind must be one of {', '.join(rules)}, not {kind!r}"
-            f"{nearest(str(kind), rules)}"
-        )
-    names = {f.name for f in fields(rules[kind])}
-    _known("key", table, {*names, "kind"}, where)
-    if "mean" in table:
-        if not isinstance(table["mean"], dict):
-            raise FedtaperError(f'{where}: mean is a table, such as {{ kind = "average" }}')
-        means = {k: v for k, v in rules.items() if v in (Average, Normalised)}
-        table["mean"] = _rule(dict(table["mean"]), means, f"{where} mean")
-    return _build(rules[kind], table, where)
-
-
-def _behaviours(table: dict[str, Any]) -> dict[int, Any]:
+def _behaviours(table: dict[str, Any], find: kinds.Find) -> dict[int, Any]:
     """``[clients.3]`` tables: what a client does that is not what it declared."""
     out = {}
     for client, found in table.items():
         where = f"[clients.{client}]"
-        if not client.isdigit() or not isinstance(found, dict):
+        if not (client.isascii() and client.isdigit()) or not isinstance(found, dict):
             raise FedtaperError(f"{where}: behaviours are tables by client number, from 0")
         found = dict(found)
         after = found.pop("after", None)
-        if isinstance(found.get("schedule"), dict):
-            found["schedule"] = _schedules([found["schedule"]], 1)[0]
-        behaviour = _rule(found, BEHAVIOURS, where)
-        out[int(client)] = behaviour if after is None else After(after, behaviour)
+        behaviour = kinds.rule(found, BEHAVIOURS, where, "the behaviour", find)
+        if after is not None:
+            behaviour = build(After, {"round": after, "then": behaviour}, where)
+        out[int(client)] = behaviour
     return out
-
-
-def _behaviour_settings(behaviour: Any) -> dict[str, Any]:
-    late = isinstance(behaviour, After)
-    what = behaviour.then if late else behaviour
-    kind = next((k for k, v in BEHAVIOURS.items() if type(what) is v), None)
-    if kind is None:
-        raise FedtaperError(f"a behaviour of your own ({type(what).__name__}) cannot be TOML")
-    found = {f.name: getattr(what, f.name) for f in fields(what)}
-    if "schedule" in found:
-        found["schedule"] = _settings(found["schedule"], set())
-    found = {"kind": kind} | {k: v for k, v in found.items() if v is not None}
-    return found | ({"after": behaviour.round} if late else {})
-
-
-def _build(make: Any, settings: dict[str, Any], where: str) -> Any:
-    try:
-        return make(**settings)
-    except FedtaperError as trouble:
-        raise FedtaperError(f"{where}: {trouble}") from None
-    except (TypeError, ValueError) as trouble:
-        text = str(trouble).replace(f"{getattr(make, '__name__', '')}.__init__() ", "")
-        raise FedtaperError(f"{where}: {text}") from None
 
 
 def _table(tree: dict[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(tree[name], dict):
         raise FedtaperError(f"[{name}] must be a table")
     return tree[name]
-
-
-def _known(what: str, found: Any, known: Any, where: str) -> None:
-    for word in found:
-        if word not in known:
-            raise FedtaperError(
-                f"unknown {what} {word!r} in {where}{nearest(word, known)}"
-                f" (known: {', '.join(sorted(known))})"
-            )
-
-
-def _settings(record: Any, skip: set[str]) -> dict[str, Any]:
-    found = {f.name: getattr(record, f.name) for f in fields(record) if f.name not in skip}
-    return {
-        k: _named(v, SERVER_RULES | SPLITS) if hasattr(v, "__dataclass_fields__") else v
-        for k, v in found.items()
-        if v is not None
-    }
-
-
-def _named(rule: Any, rules: dict[str, Any]) -> dict[str, Any]:
-    kind = next((k for k, v in rules.items() if type(rule) is v), None)
-    if kind is None:
-        raise FedtaperError(f"a rule of your own ({type(rule).__name__}) cannot be written as TOML")
-    return {"kind": kind} | _settings(rule, set())
-
-
-def _grouped(schedules: tuple[Schedule, ...]) -> list[tuple[Schedule, int]]:
-    out: list[tuple[Schedule, int]] = []
-    for s in schedules:
-        if out and out[-1][0] == s:
-            out[-1] = (s, out[-1][1] + 1)
-        else:
-            out.append((s, 1))
-    return out
-
-
-def _value(v: Any) -> str:
-    if isinstance(v, bool):
-        return "true" if v else "false"
-    if isinstance(v, (int, np.integer)):
-        return str(int(v))
-    if isinstance(v, (float, np.floating)):
-        return repr(float(v)) if math.isfinite(v) else str(float(v))
-    if isinstance(v, str):
-        quoted = v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        return f'"{quoted}"'
-    if isinstance(v, dict):
-        return "{ " + ", ".join(f"{k} = {_value(x)}" for k, x in v.items()) + " }"
-    return "[" + ", ".join(_value(x) for x in v) + "]"

@@ -1,0 +1,129 @@
+"""Checkpoints: where an unfinished run stands, the last one and the one before it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from fedtaper.core.errors import FedtaperError, warn
+from fedtaper.storage import durable
+
+CHECKPOINT, PREVIOUS = "checkpoint.npz", "checkpoint.previous.npz"
+NEEDED = (
+    "state_round",
+    "state_w",
+    "seconds",
+    "seeds",
+    "round",
+    "dead_round",
+    "dead_client",
+    "norms",
+)
+
+
+def save_checkpoint(
+    out: str | Path, values: dict[str, Any], fingerprint: dict[str, Any] | None = None
+) -> None:
+    """Write where a run stands; the checkpoint before it is kept."""
+    path = Path(out) / CHECKPOINT
+    beside = path.with_name(f".{CHECKPOINT}.new{durable.PART}")
+    durable.write_arrays(beside, values, {"fingerprint": fingerprint})
+    try:
+        if path.is_file():
+            path.replace(path.with_name(PREVIOUS))
+        beside.replace(path)
+        durable.settle(path.parent)
+    except OSError as trouble:
+        raise FedtaperError(f"{path} cannot be written: {durable.said(trouble)}") from None
+
+
+def load_checkpoint(out: str | Path) -> dict[str, Any] | None:
+    """What :func:`save_checkpoint` wrote last, or None; with its "fingerprint", if it has one.
+
+    Where the last one is damaged, the one before it serves, with a warning.
+    """
+    troubles = []
+    for name in (CHECKPOINT, PREVIOUS):
+        path = Path(out) / name
+        if not path.is_file():
+            continue
+        try:
+            found = _read(path)
+        except FedtaperError as trouble:
+            troubles.append(str(trouble))
+            continue
+        if troubles:
+            warn(f"{troubles[0]}; going on from the checkpoint before it")
+        return found
+    if troubles:
+        raise FedtaperError(
+            f"{troubles[0]}; there is no other checkpoint: remove {out} and run anew"
+        )
+    return None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    values, notes = durable.read_arrays(path)
+    for name in NEEDED:
+        if name not in values:
+            raise FedtaperError(f"{path} is damaged: it has no {name}")
+    _shapes(values, path)
+    return values | {"fingerprint": (notes or {}).get("fingerprint")}
+
+
+def _shapes(values: dict[str, Any], path: Path) -> None:
+    """Refuse arrays that do not fit one another: a checkpoint may come from anywhere."""
+    seeds = values["seeds"].shape[0] if values["seeds"].ndim == 1 else -1
+    norms, rounds = values["norms"], values["round"]
+    fits = norms.ndim == 3 and norms.shape[0] == seeds and rounds.ndim == 1
+    fits = fits and norms.shape[1] <= rounds.shape[0] and values["state_round"].ndim == 0
+    fits = fits and values["state_w"].ndim == 2 and values["state_w"].shape[0] == seeds
+    for name, array in values.items():
+        if name.startswith("memory_"):
+            fits = fits and array.shape[:1] == (seeds,)
+        if name.startswith("metric_") or name in ("w", "updates"):
+            fits = fits and array.shape[:2] == norms.shape[:2]
+        if name.startswith("dead_"):
+            fits = fits and array.shape == (seeds,)
+    if not fits:
+        raise FedtaperError(f"{path} is damaged: its arrays do not fit one another")
+
+
+class Checkpoints:
+    """Checkpoints, behind the work if wanted: one at a time, the last whole when this is left."""
+
+    def __init__(self, out: str | Path | None, fingerprint: dict[str, Any] | None = None) -> None:
+        self.out = out
+        self.fingerprint = fingerprint
+        self.writer: threading.Thread | None = None
+        self.trouble: BaseException | None = None
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, kind: Any, *trouble: object) -> None:
+        self._wait(quiet=kind is not None)
+
+    def save(self, values: dict[str, Any], behind: bool = False) -> None:
+        """Write; ``behind`` only begins to, and nobody may change the arrays from then on."""
+        self._wait()
+        if self.out is not None:
+            self.writer = threading.Thread(target=self._write, args=(self.out, values))
+            self.writer.start()
+        if not behind:
+            self._wait()
+
+    def _write(self, out: str | Path, values: dict[str, Any]) -> None:
+        try:
+            save_checkpoint(out, values, self.fingerprint)
+        except BaseException as trouble:  # raised again where the work goes on
+            self.trouble = trouble
+
+    def _wait(self, quiet: bool = False) -> None:
+        if self.writer is not None:
+            self.writer.join()
+            self.writer = None
+        trouble, self.trouble = self.trouble, None
+        if trouble is not None and not quiet:
+            raise trouble

@@ -1,0 +1,216 @@
+"""Files that are whole or not there: one writer per folder, fsync, checked archives of arrays.
+
+A file is written under a name of its own beside its place, brought to the disk, and then
+renamed; the folder is brought to the disk too. So a kill, a power cut or a full disk leaves the
+old file or the new one. A lock keeps a second process out of a folder that is being written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import uuid
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from fedtaper.core.errors import FedtaperError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: there, only the unique names protect
+    fcntl = None  # type: ignore[assignment]
+
+LOCK = ".lock"
+PART = ".part"  # how the name of an unfinished file ends
+FORMAT = 2  # of run folders; those of version 1 say nothing of a version
+MANIFEST = "manifest"  # the member of an archive that describes the others
+
+
+def write(path: Path, content: bytes | Callable[[IO[bytes]], Any]) -> None:
+    """Write a file whole or not at all, and to the disk; ``content`` may write it itself."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}{PART}")
+    try:
+        with beside.open("xb") as file:
+            if callable(content):
+                content(file)
+            else:
+                file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+        settle(path.parent)
+    except OSError as trouble:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise FedtaperError(f"{path} cannot be written: {said(trouble)}") from None
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise
+
+
+def settle(folder: Path) -> None:
+    """Bring a folder's list of names to the disk, where the system can."""
+    if os.name != "posix":
+        return
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(place)
+    finally:
+        os.close(place)
+
+
+def said(trouble: BaseException) -> str:
+    """An exception in one short line."""
+    text = getattr(trouble, "strerror", None) or str(trouble) or type(trouble).__name__
+    return " ".join(str(text).split())[:200]
+
+
+def digest(content: bytes) -> str:
+    """A checksum of a file's contents."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def array_digest(array: Any) -> str:
+    """A checksum of an array: kind, shape and contents."""
+    whole = np.asarray(array)
+    found = hashlib.sha256(f"{whole.dtype.str}{whole.shape}".encode())
+    if whole.size:  # an axis that repeats one number (a length, and no memory) counts once
+        once = whole[tuple(slice(0, 1) if step == 0 else slice(None) for step in whole.strides)]
+        found.update(np.ascontiguousarray(once).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
+
+
+@contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Be the folder's only writer. The system frees the lock when a process ends or is killed."""
+    place = _locked(folder)
+    try:
+        if place is not None:
+            _sweep(folder)
+        yield
+    finally:
+        if place is not None:
+            with suppress(OSError):
+                (folder / LOCK).unlink()
+            os.close(place)
+
+
+def _locked(folder: Path) -> int | None:
+    if fcntl is None:
+        return None
+    path = folder / LOCK
+    while True:
+        try:
+            place = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as trouble:
+            raise FedtaperError(f"{folder} is not writable: {said(trouble)}") from None
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(place)
+            raise FedtaperError(
+                f"{folder} is being written by another run: wait for it, or name another folder"
+            ) from None
+        except OSError:  # a file system without locks
+            os.close(place)
+            return None
+        with suppress(OSError):  # the one before may have removed the file that was opened
+            if os.path.samestat(os.fstat(place), path.stat()):
+                return place
+        os.close(place)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a killed writer left half done; only the holder of the lock may."""
+    for left in folder.glob(f".*{PART}"):
+        with suppress(OSError):
+            left.unlink()
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
+    """Write arrays as an npz that describes itself: format version, shapes, ``notes``."""
+    plain: dict[str, Any] = {name: np.asarray(array) for name, array in arrays.items()}
+    shapes = {name: [array.dtype.str, list(array.shape)] for name, array in plain.items()}
+    text = json.dumps({"format": FORMAT, "arrays": shapes, **notes})
+    plain[MANIFEST] = np.frombuffer(text.encode(), dtype=np.uint8)
+    write(path, lambda file: np.savez(file, **plain))
+
+
+def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The arrays of an npz, and what it says of itself (None: of an older version).
+
+    Every kind of damage is a :class:`FedtaperError` of one line.
+    """
+    try:
+        if path.stat().st_size == 0:
+            raise FedtaperError(f"{path} is damaged: the file is empty")
+        with zipfile.ZipFile(path) as archive:
+            arrays = dict(_member(archive, info, path) for info in archive.infolist())
+        if MANIFEST not in arrays:
+            return arrays, None
+        text = arrays.pop(MANIFEST).tobytes().decode()
+        return arrays, _checked(json.loads(text), arrays, path)
+    except FedtaperError:
+        raise
+    except FileNotFoundError:
+        raise FedtaperError(f"there is no file {path}") from None
+    except Exception as trouble:  # zip, struct, numpy and json each have errors of their own
+        raise FedtaperError(f"{path} is damaged: {said(trouble)}") from None
+
+
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> tuple[str, Any]:
+    """One array; its header is checked first, so that no claim of a size takes memory."""
+    name = info.filename.removesuffix(".npy")
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size > path.stat().st_size:
+        raise FedtaperError(f"{path} is damaged: {said(ValueError(name))} is not plainly stored")
+    with archive.open(info) as file:
+        version = np.lib.format.read_magic(file)
+        read = {(1, 0): np.lib.format.read_array_header_1_0}.get(
+            version, np.lib.format.read_array_header_2_0
+        )
+        shape, _, kind = read(file)
+        if kind.hasobject:
+            raise FedtaperError(f"{path} is damaged: {name} holds objects, not numbers")
+        promised = kind.itemsize * int(np.prod([int(side) for side in shape], dtype=object))
+        if file.tell() + promised != info.file_size:
+            raise FedtaperError(f"{path} is damaged: {name} has not the size it claims")
+    with archive.open(info) as file:
+        array = np.lib.format.read_array(file, allow_pickle=False)
+        if file.read(1):
+            raise FedtaperError(f"{path} is damaged: {name} has more than it claims")
+    return name, array
+
+
+def _checked(notes: Any, arrays: dict[str, Any], path: Path) -> dict[str, Any]:
+    """What an archive says of itself, compared with what it holds."""
+    if not isinstance(notes, dict) or not isinstance(notes.get("format"), int):
+        raise FedtaperError(f"{path} is damaged: its description cannot be read")
+    if notes["format"] > FORMAT:
+        raise FedtaperError(
+            f"{path} has format {notes['format']}, newer than this version of fedtaper knows "
+            f"({FORMAT}): upgrade fedtaper"
+        )
+    found = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
+    if found != notes.get("arrays"):
+        raise FedtaperError(f"{path} is damaged: its arrays are not those that were stored")
+    return notes
+
+
+def file_digest(path: Path) -> str:
+    """A checksum of a file, read piece by piece."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def probe(folder: Path) -> None:
+    """Write and remove a file, so that a folder that is not writable is noticed at once."""
+    path = folder / f".{uuid.uuid4().hex[:8]}{PART}"
+    path.touch()
+    path.unlink()

@@ -1,0 +1,137 @@
+"""What a TOML file may name: the built-in kinds by a word, your own by an import path."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+from fedtaper.core.errors import FedtaperError, nearest
+from fedtaper.core.schedules import Constant, Power
+from fedtaper.problems.data.splits import Dirichlet, DominantClass, Iid, RareClass
+from fedtaper.problems.images import ImageClassification
+from fedtaper.problems.linear import LinearRegression
+from fedtaper.rules.behaviours import BEHAVIOURS
+from fedtaper.rules.local import Proximal, Sgd
+from fedtaper.rules.server import Adagrad, Adam, Average, Normalised, Yogi
+from fedtaper.storage.names import is_import_path
+
+PROBLEMS: dict[str, Any] = {"linear": LinearRegression, "images": ImageClassification}
+SPLITS: dict[str, Any] = {
+    "rare": RareClass,
+    "dominant": DominantClass,
+    "iid": Iid,
+    "dirichlet": Dirichlet,
+}
+LOCAL_RULES: dict[str, Any] = {"sgd": Sgd, "proximal": Proximal}
+MEANS: dict[str, Any] = {"average": Average, "normalised": Normalised}
+SERVER_RULES: dict[str, Any] = MEANS | {"adagrad": Adagrad, "adam": Adam, "yogi": Yogi}
+SCHEDULES: dict[str, Any] = {"power": Power, "constant": Constant}
+NESTED: dict[str, Any] = SCHEDULES | SERVER_RULES | SPLITS | BEHAVIOURS | LOCAL_RULES
+# the methods that tell what a class of the user's own is for
+METHODS = {
+    "the local rule": ("direction", "step"),
+    "the server rule": ("weights",),
+    "the behaviour": ("plan",),
+    "the schedule": ("__call__",),
+    "the problem": ("initial",),
+    "the split": ("places",),
+}
+Find = Callable[..., Any]
+
+
+def known(what: str, found: Any, words: Any, where: str) -> None:
+    """Refuse words that are not known, and say which one may have been meant."""
+    for word in found:
+        if word not in words:
+            raise FedtaperError(
+                f"unknown {what} {word!r} in {where}{nearest(word, words)}"
+                f" (known: {', '.join(sorted(words))})"
+            )
+
+
+def build(make: Any, settings: dict[str, Any], where: str) -> Any:
+    """Make something, with every mistake told in one line."""
+    try:
+        return make(**settings)
+    except FedtaperError as trouble:
+        raise FedtaperError(f"{where}: {trouble}") from None
+    except Exception as trouble:  # wrong types fail in many ways; the user's classes in any
+        words = " ".join(str(trouble).split()) or type(trouble).__name__
+        words = words.replace(f"{getattr(make, '__name__', '')}.__init__() ", "")
+        raise FedtaperError(f"{where}: {words}") from None
+
+
+def rule(table: dict[str, Any], rules: dict[str, Any], where: str, what: str, find: Find) -> Any:
+    """The rule that a table describes; ``what`` it is for, in words."""
+    kind = table.get("kind")
+    if is_import_path(kind):
+        return build_own(table, where, find, what)
+    table = dict(table)
+    table.pop("kind", None)
+    if not isinstance(kind, str) or kind not in rules:
+        raise FedtaperError(
+            f"{where}: kind must be one of {', '.join(rules)}, or module:Name of your own, "
+            f"not {kind!r}{nearest(str(kind), rules)}"
+        )
+    names = {f.name for f in fields(rules[kind])}
+    known("key", table, {*names, "kind"}, where)
+    if "mean" in table:
+        if not isinstance(table["mean"], dict):
+            raise FedtaperError(f'{where}: mean is a table, such as {{ kind = "average" }}')
+        table["mean"] = rule(table["mean"], MEANS, f"{where} mean", "the server rule", find)
+    if isinstance(table.get("schedule"), dict):
+        table["schedule"] = schedule(table["schedule"], where, find)
+    return build(rules[kind], table, where)
+
+
+def schedule(table: dict[str, Any], where: str, find: Find) -> Any:
+    """The schedule that a table describes."""
+    if is_import_path(table.get("kind")):
+        return build_own(table, where, find, "the schedule")
+    kind = table.get("kind", "constant" if "a" in table else "power")
+    if not isinstance(kind, str) or kind not in SCHEDULES:
+        raise FedtaperError(
+            f"{where}: kind must be one of {', '.join(SCHEDULES)}, or module:Name of your own, "
+            f"not {kind!r}{nearest(str(kind), SCHEDULES)}"
+        )
+    table = {name: value for name, value in table.items() if name != "kind"}
+    words = {f.name for f in fields(SCHEDULES[kind])}
+    if "kind" not in table and kind in ("power", "constant"):
+        words |= {"c", "delta", "offset", "a"}
+    known("key", table, {*words, "clients", "kind"}, where)
+    return build(SCHEDULES[kind], table, where)
+
+
+def build_own(table: dict[str, Any], where: str, find: Find, what: str = "the rule") -> Any:
+    """An object of the user's own class, made from the settings in its table."""
+    settings = dict(table)
+    path = settings.pop("kind")
+    if settings.pop("rebuild", True) is False:
+        raise FedtaperError(
+            f"{where}: {what} {path} cannot be made again from the file: hand the experiment in, "
+            "as in ft.load(folder, experiment=...)"
+        )
+    if path.split(":")[0].split(".")[0] in sys.stdlib_module_names:
+        raise FedtaperError(f"{where}: {path} belongs to Python itself, not to your code")
+    cls = find(path, what)
+    methods = METHODS.get(what, ("step", "direction", "weights", "plan", "__call__", "initial"))
+    made = callable(cls) and what == "the problem" and not isinstance(cls, type)  # a function
+    if not made and not (isinstance(cls, type) and any(name in dir(cls) for name in methods)):
+        raise FedtaperError(f"{where}: {path} is not a class with {' or '.join(methods)}")
+    nested = {name: _inner(value, where, find) for name, value in settings.items()}
+    return build(cls, nested, where)
+
+
+def _inner(value: Any, where: str, find: Find) -> Any:
+    """A setting: lists as tuples, tables with a kind as what they describe."""
+    if isinstance(value, list):
+        return tuple(_inner(v, where, find) for v in value)
+    if isinstance(value, dict) and "kind" in value:
+        if is_import_path(value["kind"]):
+            return build_own(value, where, find)
+        if value["kind"] in SCHEDULES:
+            return schedule(value, where, find)
+        return rule(value, NESTED, where, "the rule", find)
+    return value

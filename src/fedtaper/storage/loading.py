@@ -1,0 +1,161 @@
+"""Folder -> Run: everything that was stored is checked before it is believed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedtaper.core.errors import FedtaperError
+from fedtaper.experiment import Divergence, Experiment, Run
+from fedtaper.problems.recorded import Recorded
+from fedtaper.storage import durable
+from fedtaper.storage.checkpoints import CHECKPOINT, PREVIOUS
+from fedtaper.storage.config import read_toml
+from fedtaper.storage.fingerprint import differences, fingerprint, in_words
+
+CONFIG, ARRAYS, METRICS, PROVENANCE = "config.toml", "run.npz", "metrics.csv", "provenance.json"
+DATA, MODEL, STATE = "data.npz", "model.npz", "state.npz"
+SITES = "sites.json"  # of a run on Flower: what became of each site
+
+
+def is_complete(out: str | Path) -> bool:
+    """Whether a finished run lies there."""
+    path = Path(out) / ARRAYS
+    return path.is_file() and path.stat().st_size > 0
+
+
+def load(folder: str | Path, problem: Any = None, experiment: Experiment | None = None) -> Run:
+    """The run stored in a folder.
+
+    Args:
+        folder: a run folder.
+        problem: the problem, where it is code of your own that no file can hold. Without it
+            such a run can be reported and audited, but not trained further.
+        experiment: the experiment itself, where it has rules or schedules that cannot be
+            imported. It must be the one that was stored.
+    """
+    folder = Path(folder)
+    if not (folder / ARRAYS).is_file():
+        left = any((folder / name).is_file() for name in (CHECKPOINT, PREVIOUS))
+        hint = " (unfinished: go on with resume)" if left else ""
+        raise FedtaperError(f"{folder} holds no finished run{hint}")
+    try:
+        return _loaded(folder, problem, experiment)
+    except FedtaperError:
+        raise
+    except Exception as trouble:  # whatever a damaged folder may lead to
+        kind = type(trouble).__name__
+        raise FedtaperError(f"{folder} is damaged: {kind}: {durable.said(trouble)}") from None
+
+
+def _loaded(folder: Path, problem: Any, experiment: Experiment | None) -> Run:
+    arrays, about = durable.read_arrays(folder / ARRAYS)
+    if about is not None:
+        _checksums(folder, arrays, about)
+    notes = _json(folder / PROVENANCE)
+    e = experiment or read_toml(folder / CONFIG, problem or _recorded(folder), trusted=False)
+    if about is not None and (problem is not None or experiment is not None):
+        found = differences(about["fingerprint"], fingerprint(e))
+        if found:
+            raise FedtaperError(f"{folder} holds another experiment: {in_words(found)}")
+    made = Run(
+        experiment=e,
+        seeds=tuple(int(seed) for seed in notes["seeds"]),
+        many=bool(notes["many"]),
+        round=arrays["round"],
+        n=arrays["n"],
+        t=arrays["t"],
+        w=arrays.get("w"),
+        w0=arrays.get("w0"),
+        metrics={
+            k.removeprefix("metric_"): v for k, v in arrays.items() if k.startswith("metric_")
+        },
+        update_norms=arrays["update_norms"],
+        updates=arrays.get("updates"),
+        diverged=tuple(Divergence(**d) for d in notes["diverged"]),
+        engine=str(notes["engine"]),
+        seconds=float(notes["seconds"]),
+        path=folder,
+        provenance=notes,
+        model=_stored_model(folder),
+    )
+    _check_shapes(made, folder)
+    return made
+
+
+def stored_fingerprint(folder: Path, experiment: Experiment) -> dict[str, Any]:
+    """The fingerprint of a finished run; of an older version's, from its config (without data)."""
+    _, about = durable.read_arrays(folder / ARRAYS)
+    if about is not None:
+        found: dict[str, Any] = about["fingerprint"]
+        return found
+    return fingerprint(read_toml(folder / CONFIG, experiment.problem, trusted=False), data=False)
+
+
+def _checksums(folder: Path, arrays: dict[str, Any], about: dict[str, Any]) -> None:
+    """Compare the arrays and the files beside them with the checksums in the archive."""
+    for name, array in arrays.items():
+        if durable.array_digest(array) != about["checksums"].get(name):
+            raise FedtaperError(f"{folder / ARRAYS} is damaged: {name} was changed")
+    for name, sum_ in about["files"].items():
+        path = folder / name
+        if not path.is_file():
+            raise FedtaperError(f"{folder} is damaged: {name} is missing")
+        if durable.file_digest(path) != sum_:
+            raise FedtaperError(
+                f"{folder} is damaged: {name} is not the file that was stored with the run"
+            )
+
+
+def _check_shapes(run: Run, folder: Path) -> None:
+    """Refuse arrays that do not fit the experiment: they belong to another run."""
+    e, rounds = run.experiment, run.round
+    lead = (len(run.seeds), len(rounds)) if run.many else (len(rounds),)
+    wanted = {name: (values, lead) for name, values in run.metrics.items()}
+    wanted |= {"n": (run.n, rounds.shape), "t": (run.t, rounds.shape)}
+    wanted["update_norms"] = (run.update_norms, (*lead, e.num_clients))
+    seeds = lead[:1] if run.many else ()
+    for name, array, shape in (
+        ("w", run.w, (*lead, -1)),
+        ("w0", run.w0, (*seeds, -1)),
+        ("updates", run.updates, (*lead, e.num_clients, -1)),
+        ("model", run.model, (*seeds, -1)),
+    ):
+        if array is not None:
+            wanted[name] = (array, (*shape[:-1], array.shape[-1] if array.ndim else -1))
+    for name, (array, shape) in wanted.items():
+        if array.shape != shape or array.dtype.kind not in "fiu":
+            raise FedtaperError(
+                f"{folder} is damaged: {name} has shape {array.shape}, and its run needs {shape}"
+            )
+    ordered = rounds.ndim == 1 and rounds.dtype.kind in "iu" and bool(np.all(np.diff(rounds) > 0))
+    if not ordered or (rounds.size and not 1 <= rounds[0] <= rounds[-1] <= e.rounds):
+        raise FedtaperError(f"{folder} is damaged: its rounds are not those of its experiment")
+    if not run.many and len(run.seeds) != 1:
+        raise FedtaperError(f"{folder} is damaged: {len(run.seeds)} seeds for one run")
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FedtaperError(f"{path.parent} is damaged: {path.name} is missing") from None
+    except (OSError, ValueError, RecursionError) as trouble:
+        raise FedtaperError(f"{path} is damaged: {durable.said(trouble)}") from None
+
+
+def _recorded(folder: Path) -> Recorded | None:
+    """What a deployed run's folder says of a problem whose code and data are elsewhere."""
+    if not (folder / SITES).is_file():
+        return None
+    rows = _json(folder / SITES)
+    return Recorded(tuple(int(row["samples"]) for row in rows), int(rows[0]["parameters"]))
+
+
+def _stored_model(folder: Path) -> Any:
+    if not (folder / MODEL).is_file():
+        return None
+    return durable.read_arrays(folder / MODEL)[0]["model"]

@@ -1,0 +1,77 @@
+"""Code by its import path: ``module:Name`` of a class or a function, and back."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedtaper.core.errors import FedtaperError
+
+OWN = "fedtaper."
+
+
+def import_path(thing: Any) -> str:
+    """Where a class, a function, or an object's class is found.
+
+    >>> from fedtaper.core.schedules import Power
+    >>> import_path(Power), import_path(Power(0.1, 0.8))
+    ('fedtaper.core.schedules:Power', 'fedtaper.core.schedules:Power')
+    """
+    named = thing if isinstance(thing, type) or hasattr(thing, "__qualname__") else type(thing)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def is_import_path(text: Any) -> bool:
+    """Whether a text looks like ``module:Name``.
+
+    >>> is_import_path("my_rules:Clipped"), is_import_path("average")
+    (True, False)
+    """
+    if not isinstance(text, str):
+        return False
+    module, colon, name = text.partition(":")
+    parts = [*module.split("."), *name.split(".")]
+    return bool(colon) and all(part.isidentifier() or part == "<locals>" for part in parts)
+
+
+def find(path: str, what: str, folder: Path | None = None) -> Any:
+    """What an import path names; ``folder`` is searched first, if given.
+
+    ``what`` says in an error what is missing, such as "the local rule".
+    """
+    module, _, name = path.partition(":")
+    if "<locals>" in name or module == "__main__":
+        raise FedtaperError(
+            f"{what} {path} is not importable: move it to the top of a module, "
+            "or hand the experiment in, as in ft.load(folder, experiment=...)"
+        )
+    try:
+        with _also(folder):
+            found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as trouble:  # an import runs any code
+        text = " ".join(str(trouble).split())[:200]
+        raise FedtaperError(
+            f"{what} {path} cannot be imported ({type(trouble).__name__}: {text}): put it where "
+            "Python finds it, or hand the experiment in, as in ft.load(folder, experiment=...)"
+        ) from None
+    return found
+
+
+@contextmanager
+def _also(folder: Path | None) -> Iterator[None]:
+    if folder is None:
+        yield
+        return
+    place = str(folder.resolve())
+    sys.path.insert(0, place)
+    try:
+        yield
+    finally:
+        if place in sys.path:
+            sys.path.remove(place)

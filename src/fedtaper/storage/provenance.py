@@ -1,0 +1,56 @@
+"""Where a result came from: version, command, commit, machine and time."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fedtaper
+from fedtaper.experiment import Run
+
+
+def provenance(run: Run) -> dict[str, Any]:
+    """What is needed to say where a result came from."""
+    return environment() | {
+        "engine": run.engine,
+        "seeds": list(run.seeds),
+        "many": run.many,
+        "seconds": round(run.seconds, 4),
+        "diverged": [asdict(d) for d in run.diverged],
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Version, command, commit, machine and time."""
+    return {
+        "fedtaper": fedtaper.__version__,
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _commit() -> str | None:
+    """The commit of this package's own source tree, if it is run from one."""
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()

@@ -1,0 +1,98 @@
+"""What a resume finds: a finished run, a stopped one, or one that more rounds are added to.
+
+A run goes on only as the experiment that it was: every setting is compared, and the data too.
+More rounds alone are an extension.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtaper.core.errors import FedtaperError
+from fedtaper.experiment import Experiment, Run
+from fedtaper.storage import durable
+from fedtaper.storage.checkpoints import load_checkpoint
+from fedtaper.storage.fingerprint import Fingerprint, differences, in_words
+from fedtaper.storage.loading import ARRAYS, STATE, load, stored_fingerprint
+
+
+def standing(
+    out: str | Path,
+    experiment: Experiment,
+    seeds: NDArray[np.int64],
+    many: bool,
+    now: Fingerprint,
+) -> Run | dict[str, Any] | None:
+    """The finished run, or where a stopped one stands (as in a checkpoint), or None.
+
+    Refused, with the differences named, where the folder holds another experiment.
+    """
+    out = Path(out)
+    saved = load_checkpoint(out)
+    if saved is not None:
+        _compare(out, saved["fingerprint"], now)
+        _same_seeds(out, saved["seeds"].tolist(), seeds.tolist())
+    if not (out / ARRAYS).is_file():
+        return saved
+    stored = stored_fingerprint(out, experiment)
+    _compare(out, stored, now)
+    before, after = int(stored["settings"]["rounds"]), experiment.rounds
+    if before != after:
+        return saved if saved is not None else _extension(out, before, seeds, many)
+    run = load(out, experiment=experiment)
+    _same_seeds(out, list(run.seeds), seeds.tolist(), run.many, many)
+    return run
+
+
+def _compare(out: Path, stored: Fingerprint | None, now: Fingerprint) -> None:
+    """Refuse another experiment; checkpoints of older versions say nothing of theirs."""
+    if stored is None:
+        return
+    found = differences(stored, now, ignore=("rounds",))
+    before, after = int(stored["settings"]["rounds"]), int(now["settings"]["rounds"])
+    if after < before:
+        found.insert(0, f"rounds: {before} -> {after}, which is fewer")
+    if found:
+        raise FedtaperError(
+            f"{out} holds another experiment: {in_words(found)} (stored -> now). Resume with the "
+            "stored settings, or name another folder"
+        )
+
+
+def _same_seeds(
+    out: Path, before: list[int], now: list[int], was_many: bool = False, many: bool = False
+) -> None:
+    if before != now or was_many != many:
+        old, new = (", ".join(str(s) for s in found[:SHOWN]) for found in (before, now))
+        kind = " as a batch" if before == now else ""
+        raise FedtaperError(
+            f"{out} holds a run of other seeds: {old} -> {new}{kind} (stored -> now). Resume with "
+            "its own"
+        )
+
+
+SHOWN = 6
+
+
+def _extension(out: Path, rounds: int, seeds: NDArray[np.int64], many: bool) -> dict[str, Any]:
+    """A finished run as a checkpoint: it goes on from where it ended."""
+    if not (out / STATE).is_file():
+        raise FedtaperError(
+            f"{out} holds a finished run of {rounds} rounds and not the state to add more from "
+            "(it was stored without, or by an older version): name another folder"
+        )
+    arrays, about = durable.read_arrays(out / ARRAYS)
+    state, _ = durable.read_arrays(out / STATE)
+    if about is None or durable.file_digest(out / STATE) != about["files"].get(STATE):
+        raise FedtaperError(
+            f"{out} is damaged: {STATE} is not the file that was stored with the run"
+        )
+    _same_seeds(out, state["seeds"].tolist(), seeds.tolist())
+    lead = (lambda array: array) if many else (lambda array: array[None])
+    kept = {name: lead(a) for name, a in arrays.items() if name.startswith("metric_")}
+    kept |= {name: lead(arrays[name]) for name in ("w", "updates") if name in arrays}
+    return state | kept | {"round": arrays["round"], "norms": lead(arrays["update_norms"])}
