@@ -123,7 +123,7 @@ def image_run(study: Study, case: Case) -> Run:
             experiment(study, case), out=where, resume=where.exists(), progress=False,
             device=study.options.get("device"),
         )  # fmt: skip
-        (where / store.MODEL).unlink(missing_ok=True)  # the claims need no weights
+        store.drop(where, store.MODEL, store.STATE)  # the claims need no weights
         return made
 
     found: Run = study.once(("images", data_set(study), case), make)
