@@ -17,6 +17,7 @@ from fedtaper.outcomes.fair import Fair, fair
 from fedtaper.planning.plan import Fade, Plan, plan
 from fedtaper.problems.custom import Custom
 from fedtaper.problems.data import Dirichlet, DominantClass, Iid, RareClass
+from fedtaper.problems.eeg import SeizureDetection
 from fedtaper.problems.images import ImageClassification
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.problems.normalisation import groupnorm
@@ -83,6 +84,7 @@ __all__ = [
     "Proximal",
     "RareClass",
     "Run",
+    "SeizureDetection",
     "Sgd",
     "Shaped",
     "Stability",
