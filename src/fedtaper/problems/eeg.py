@@ -108,7 +108,8 @@ class SeizureDetection:
     @cached_property
     def hospital(self) -> dict[int, int]:
         """Each infant's hospital."""
-        windows, found = self.windows, {}
+        windows = self.windows
+        found: dict[int, int] = {}
         for kind in (True, False):
             members = [int(i) for i in windows.infants if windows.seizure(int(i)) == kind]
             weight = np.array(self.seizure_shares) if kind else 1 - np.array(self.seizure_shares)
