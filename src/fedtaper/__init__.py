@@ -21,6 +21,7 @@ from fedtaper.problems.eeg import SeizureDetection
 from fedtaper.problems.images import ImageClassification
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.problems.normalisation import groupnorm
+from fedtaper.problems.streams import MovingRegression, RegressionStream
 from fedtaper.rules.behaviours import After, Copies, Idle, Noise, Tapers
 from fedtaper.rules.local import Proximal, Sgd
 from fedtaper.rules.presets import PRESETS
@@ -74,6 +75,7 @@ __all__ = [
     "LimitOde",
     "LinearRegression",
     "Log",
+    "MovingRegression",
     "Noise",
     "NoiseSums",
     "Normalised",
@@ -83,6 +85,7 @@ __all__ = [
     "ProbabilityOne",
     "Proximal",
     "RareClass",
+    "RegressionStream",
     "Run",
     "SeizureDetection",
     "Sgd",

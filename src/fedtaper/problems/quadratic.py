@@ -1,0 +1,79 @@
+"""What every quadratic problem can tell from its moments: fields, losses, equilibria."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedtaper.core.errors import FedtaperError
+
+Array = NDArray[np.float64]
+Moments = tuple[Array, Array, Array]
+
+
+def equilibrium(moments: Moments, p: ArrayLike) -> Array:
+    """Where sum p_i h_i(w) = 0 (REG8): (..., d) for influences (..., L).
+
+    The moments are A (L, d, d), b (L, d) and c (L,), or have leading axes as p has.
+    """
+    p = np.asarray(p, dtype=np.float64)
+    a, b, _ = moments
+    if p.shape[-1:] != (a.shape[-3],):
+        count = p.shape[-1] if p.ndim else 1
+        raise FedtaperError(f"p has {count} values for {a.shape[-3]} clients")
+    if not (np.all(p >= 0) and np.all(np.isfinite(p)) and np.all(p.sum(axis=-1) > 0)):
+        raise FedtaperError("influences must be finite, at least 0, and not all 0")
+    left, right = np.einsum("...l,...lij->...ij", p, a), np.einsum("...l,...lj->...j", p, b)
+    try:
+        return np.asarray(np.linalg.solve(left, right[..., None])[..., 0])
+    except np.linalg.LinAlgError:
+        raise FedtaperError(
+            "the clients that count have too few independent samples for one equilibrium: "
+            "give them more samples, or influence to more clients"
+        ) from None
+
+
+class Quadratic:
+    """Mean fields, losses and equilibria of a problem that has ``moments``."""
+
+    @property
+    @abstractmethod
+    def moments(self) -> Moments:
+        """A (L, d, d), b (L, d) and c (L,): client i's loss is w'A w / 2 - b'w + c / 2."""
+
+    @property
+    def curvature(self) -> Array:
+        """Each client's largest curvature (its Lipschitz constant K_1 of A1)."""
+        return np.asarray(np.linalg.eigvalsh(self.moments[0])[:, -1], dtype=np.float64)
+
+    def mean_field(self, w: Array) -> Array:
+        """h_i(w) of every client: shape (..., L, d) for w of shape (..., d)."""
+        a, b, _ = self.moments
+        return np.asarray(b - np.einsum("lij,...j->...li", a, np.asarray(w)))
+
+    def losses(self, w: Array) -> Array:
+        """Each client's loss: shape (..., L)."""
+        _, b, c = self.moments
+        w = np.asarray(w)
+        return np.asarray(0.5 * (c - np.einsum("...d,...ld->...l", w, b + self.mean_field(w))))
+
+    def metrics(self, w: Array, p_n: Array, p: Array) -> dict[str, Array]:
+        """What is tracked along trajectories w (seeds, rounds, d), influences p_n (rounds, L)."""
+        a, b, c = self.moments
+        if (p_n == p_n[0]).all():  # equal schedules: one equilibrium serves every round
+            p_n = p_n[:1]
+        pulled = np.tensordot(p_n, a, axes=1)
+        pull = np.tensordot(p_n, b, axes=1) - np.einsum("rij,srj->sri", pulled, w)
+        mean_pull = 2 * b.mean(axis=0) - w @ a.mean(axis=0)
+        return {
+            "error": np.linalg.norm(w - self.equilibrium(p_n), axis=-1),
+            "error_limit": np.linalg.norm(w - self.equilibrium(p), axis=-1),
+            "gradient_norm": np.linalg.norm(pull, axis=-1),
+            "train_loss": 0.5 * (c.mean() - np.einsum("srd,srd->sr", w, mean_pull)),
+        }
+
+    def equilibrium(self, p: ArrayLike) -> Array:
+        """Where sum p_i h_i(w) = 0 (REG8): shape (..., d) for influences of shape (..., L)."""
+        return equilibrium(self.moments, p)
