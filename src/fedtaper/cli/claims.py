@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from fedtaper.cli.terminal import console, errors, table
 from fedtaper.problems.data.sources import FOLDER_VARIABLE
@@ -89,5 +90,5 @@ def report(
     console.print(f"Written: {write_report(sources, out)}", highlight=False)
 
 
-def _coloured(verdict: str) -> str:
-    return f"[{'green' if verdict == 'reproduced' else 'yellow'}]{verdict}[/]"
+def _coloured(verdict: str) -> Text:
+    return Text(verdict, style="green" if verdict == "reproduced" else "yellow")

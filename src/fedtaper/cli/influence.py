@@ -58,7 +58,7 @@ def plan(
     head, *rows = found.rows()
     e = found.experiment
     table(f"Influence at round {e.rounds:,} (n = {e.rounds * e.period:,})", head, rows)
-    for text in (*(f"[yellow]warning:[/] {w}" for w in found.warnings), found.advice):
+    for text in (*(f"warning: {w}" for w in found.warnings), found.advice):
         console.print(text, highlight=False, soft_wrap=True)
     if plot is not None:
         console.print(f"Drawn: {found.plot(plot)}", highlight=False)

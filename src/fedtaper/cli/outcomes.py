@@ -55,6 +55,6 @@ def _write_plan(found: Fair, e: Experiment, out: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AssumptionWarning)
         made = found.plan(e.rounds, **settings)
-    for text in (*(f"[yellow]warning:[/] {w}" for w in made.warnings), made.advice):
+    for text in (*(f"warning: {w}" for w in made.warnings), made.advice):
         console.print(text, highlight=False, soft_wrap=True)
     console.print(f"Written: {made.save(out)}. Next: fedtaper run {out}", highlight=False)

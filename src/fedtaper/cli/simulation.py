@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from fedtaper.cli.terminal import console, errors, table
+from fedtaper.cli.terminal import console, show, table
 from fedtaper.core.schedules import Constant, Power
 from fedtaper.experiment import Experiment, Run
 from fedtaper.rules import presets
@@ -69,7 +69,7 @@ def show_run(made: Run) -> None:
     """A run's last round and each client's influence, as tables."""
     if made.diverged:
         for text in sentences(made):
-            errors.print(f"[red]diverged:[/] {text}", highlight=False, soft_wrap=True)
+            show("diverged:", text, "red")
     if len(made.round):
         rows = [
             [name, *(f"{q:.4g}" for q in _quantiles(values[..., -1]))]

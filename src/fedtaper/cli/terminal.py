@@ -8,11 +8,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-console = Console()
-errors = Console(stderr=True)
+# without markup: what is printed holds paths and names, in which [brackets] are brackets
+console = Console(markup=False)
+errors = Console(stderr=True, markup=False)
 
 
-def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> None:
+def table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> None:
     """Print a table; the first ``left`` columns are words, the rest numbers."""
     made = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for number, name in enumerate(head):
@@ -29,10 +30,15 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], left: 
 
 def show_warning(message: Any, category: Any, *place: Any, **more: Any) -> None:
     """A warning as one line, without the line of code that caused it."""
-    errors.print(f"[yellow]warning:[/] {message}", highlight=False, soft_wrap=True)
+    show("warning:", str(message), "yellow")
 
 
 def show_error(message: str) -> None:
     """An error as one line."""
-    errors.print("[red]error:[/] ", end="")
-    errors.print(message, markup=False, highlight=False, soft_wrap=True)
+    show("error:", message, "red")
+
+
+def show(word: str, text: str, style: str) -> None:
+    """A coloured word and a plain text on standard error, in one line."""
+    errors.print(word, style=style, end=" ")
+    errors.print(" ".join(text.split()), highlight=False, soft_wrap=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
+import keyword
+import sys
 from pathlib import Path
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.deploy.app import app_name, pyproject
 from fedtaper.storage import store
 
+USED = {"fedtaper", "flwr", "grpc", "matplotlib", "numba", "numpy", "ray", "scipy", "torch"}
 TASK = '''\
 """Our model and data. Replace the three functions by your own; nothing else has to change."""
 
@@ -115,9 +119,21 @@ Your own model and data go into `{package}/task.py`, the sites and how much each
 """
 
 
+def _refuse_shadows(package: str) -> None:
+    """Refuse a package name that would hide one that the app imports."""
+    try:
+        found = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        found = None
+    known = package in USED or package in sys.stdlib_module_names or keyword.iskeyword(package)
+    if known or (found is not None and found.origin is not None):
+        raise FedtaperError(f"{package} is the name of a Python package already: choose another")
+
+
 def new_app(name: str, folder: str | Path = ".") -> Path:
     """Write a ready app into a new folder of that name."""
     name = app_name(name)
+    _refuse_shadows(name.replace("-", "_"))
     target = Path(folder) / name
     if target.exists():
         raise FedtaperError(f"{target} exists: choose another name")

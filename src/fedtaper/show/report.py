@@ -199,9 +199,7 @@ def _claim(c: dict[str, Any], folder: Path) -> str:
     ]  # fmt: skip
     table = _table(["measured", "value", "from", "to", "asked for", "met"], rows)
     pictures = "".join(
-        _image(folder / name, name)
-        for name in c["figures"]
-        if Path(name).name == name and (folder / name).is_file()
+        _image(folder / name, name) for name in c["figures"] if _is_own_figure(folder, name)
     )
     return (
         f"<h2>{escape(c['id'])} <span class={kind}>{escape(c['verdict'])}</span></h2>"
@@ -210,6 +208,17 @@ def _claim(c: dict[str, Any], folder: Path) -> str:
         f"<details><summary>Deciding numbers</summary><p>{escape(c['measure'])} "
         f"<b>Refuted by:</b> {escape(c['refuted_by'])}</p>{table}</details>"
     )
+
+
+def _is_own_figure(folder: Path, name: Any) -> bool:
+    """Whether a name is that of a PNG in the folder itself: not a link to a file elsewhere."""
+    if not isinstance(name, str) or Path(name).name != name:
+        return False
+    path = folder / name
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(8) == b"\x89PNG\r\n\x1a\n"
 
 
 def _image(path: Path, caption: str) -> str:
