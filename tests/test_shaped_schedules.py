@@ -84,6 +84,49 @@ def test_a_run_follows_its_forecast():
         assert np.all(np.abs(now.mean(axis=0) - far.w) < 4 * error + 2e-3), n
 
 
+@pytest.mark.parametrize("schedule", SHAPES[:4], ids=lambda s: type(s).__name__)
+def test_as_toml_and_back(schedule):
+    e = ft.Experiment(LINEAR, schedule, rounds=5, local_steps=2)
+    assert ft.from_toml(ft.to_toml(e)).schedules == e.schedules
+
+
+def hyperbola(n):
+    return 1.0 / n
+
+
+def test_a_function_in_a_file_is_named_by_its_import_path():
+    shaped = ft.Shaped(hyperbola, limit=ft.Power(1.0, 1.0), after=1)
+    text = ft.to_toml(ft.Experiment(LINEAR, shaped, rounds=5, local_steps=1))
+    assert f'shape = "{hyperbola.__module__}:hyperbola"' in text
+    assert ft.from_toml(text).schedules[0] == shaped
+    with pytest.raises(ft.FedtaperError, match="the shape"):
+        ft.from_toml(text.replace("hyperbola", "parabola"))
+
+
+def test_nested_tables_in_a_file():
+    text = """
+        [experiment]
+        rounds = 5
+        local_steps = 1
+        [problem]
+        kind = "linear"
+        num_clients = 2
+        [[schedules]]
+        kind = "warm_up"
+        over = 10
+        schedule = { c = 0.1, delta = 0.8 }
+        [[schedules]]
+        kind = "piecewise"
+        pieces = [[1, 0.1], [50, { c = 0.2, delta = 0.9 }]]
+    """
+    assert ft.from_toml(text).schedules == (
+        ft.WarmUp(ft.Power(0.1, 0.8), over=10),
+        ft.Piecewise(((1, 0.1), (50, ft.Power(0.2, 0.9)))),
+    )
+    with pytest.raises(ft.FedtaperError, match="unknown key 'ovr'"):
+        ft.from_toml(text.replace("over", "ovr"))
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from fedtaper.core.errors import FedtaperError, nearest
-from fedtaper.core.schedules import Constant, Power
+from fedtaper.core.schedules import Constant, Cosine, Piecewise, Power, Shaped, WarmUp
 from fedtaper.problems.data.splits import Dirichlet, DominantClass, Iid, RareClass
 from fedtaper.problems.images import ImageClassification
 from fedtaper.problems.linear import LinearRegression
@@ -27,7 +27,14 @@ SPLITS: dict[str, Any] = {
 LOCAL_RULES: dict[str, Any] = {"sgd": Sgd, "proximal": Proximal}
 MEANS: dict[str, Any] = {"average": Average, "normalised": Normalised}
 SERVER_RULES: dict[str, Any] = MEANS | {"adagrad": Adagrad, "adam": Adam, "yogi": Yogi}
-SCHEDULES: dict[str, Any] = {"power": Power, "constant": Constant}
+SCHEDULES: dict[str, Any] = {
+    "power": Power,
+    "constant": Constant,
+    "cosine": Cosine,
+    "warm_up": WarmUp,
+    "piecewise": Piecewise,
+    "shaped": Shaped,
+}
 NESTED: dict[str, Any] = SCHEDULES | SERVER_RULES | SPLITS | BEHAVIOURS | LOCAL_RULES
 # the methods that tell what a class of the user's own is for
 METHODS = {
@@ -101,7 +108,17 @@ def schedule(table: dict[str, Any], where: str, find: Find) -> Any:
     if "kind" not in table and kind in ("power", "constant"):
         words |= {"c", "delta", "offset", "a"}
     known("key", table, {*words, "clients", "kind"}, where)
+    table = {name: _part(value, where, find) for name, value in table.items()}
     return build(SCHEDULES[kind], table, where)
+
+
+def _part(value: Any, where: str, find: Find) -> Any:
+    """A setting of a schedule: inner schedules are tables, functions import paths."""
+    if isinstance(value, dict):
+        return schedule(value, where, find)
+    if isinstance(value, list):
+        return tuple(_part(v, where, find) for v in value)
+    return find(value, "the shape") if isinstance(value, str) and ":" in value else value
 
 
 def build_own(table: dict[str, Any], where: str, find: Find, what: str = "the rule") -> Any:

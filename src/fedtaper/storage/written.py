@@ -109,7 +109,7 @@ def _nested(held: Any) -> Any:
         return [_nested(v) for v in held]
     if is_dataclass(held) and not isinstance(held, type):
         return named(held, kinds.NESTED)
-    return held
+    return import_path(held) if inspect.isfunction(held) else held
 
 
 def _own(thing: Any) -> dict[str, Any]:
