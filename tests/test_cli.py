@@ -138,3 +138,21 @@ def test_import_is_quick():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_every_argument_and_option_has_its_help():
+    from typer.main import get_command
+
+    from fedtaper.cli.main import app
+
+    for name, command in get_command(app).commands.items():
+        for parameter in command.params:
+            assert parameter.help, f"{name} {parameter.name}"
+
+
+def test_help_shows_arguments_and_suggestions_come_once(tmp_path):
+    shown = fedtaper("audit", "--help", cwd=tmp_path).stdout
+    assert "A run folder." in shown and "Usage: fedtaper audit" in shown
+    wrong = fedtaper("rnu", cwd=tmp_path).stderr
+    assert wrong.count("Did you mean 'run'?") == 1
+    assert "--install-completion" in fedtaper("--help", cwd=tmp_path).stdout

@@ -18,7 +18,7 @@ from fedtaper.core.errors import FedtaperError
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
+    suggest_commands=False,  # click suggests already
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -85,4 +85,4 @@ def entry(
 def main() -> None:
     """Run the command."""
     warnings.showwarning = show_warning
-    app()
+    app(prog_name="fedtaper")
