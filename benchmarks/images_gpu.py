@@ -82,11 +82,11 @@ def ours(e, precision, **way):
     clients = e.num_clients
     state = engines.init(e, np.array([0]))
     began = time.perf_counter()
-    session = cuda.start(e, state, precision, **way)
+    session = cuda.CudaSession(e, state, cuda.PRECISIONS[precision], **way)
     slots = session.slots = cuda.Slots(session, clients)
     slots.begin(session.w[0], clients)
     members = np.arange(clients)
-    batches = cuda.plan(e, members, 0, 0)
+    batches = cuda.round_batches(e, members, 0, 0)
     for name in ("index", "share", "flip", "angle"):
         getattr(slots, name)[:] = getattr(batches, name).cuda()
     slots.a[..., 0] = 1e-4
@@ -133,7 +133,9 @@ def check(ways=WAYS):
                 if name == "cpu":
                     made = cpu.start(e, state, workers=1)
                 else:
-                    made = cuda.start(e, state, name.split()[0], stacked="stacked" in name)
+                    made = cuda.CudaSession(
+                        e, state, cuda.PRECISIONS[name.split()[0]], stacked="stacked" in name
+                    )
                 losses[name] = made.advance(2).metrics["train_loss"][0]
                 made.sync()
                 made.close()
@@ -155,7 +157,7 @@ def profile(e):
     from torch.profiler import profile as recorded
 
     state = engines.init(e, np.array([0]))
-    session = cuda.start(e, state, "bf16")
+    session = cuda.CudaSession(e, state)
     slots = cuda.Slots(session, CLIENTS)
     slots.begin(session.w[0], CLIENTS)
     slots._advance(CLIENTS, CLIENTS)

@@ -12,7 +12,7 @@ experiment = ft.Experiment(
     declared,
     rounds=100,
     local_steps=5,
-    clients={
+    behaviours={
         0: ft.Tapers(faster),
         1: ft.Idle(),
         2: ft.Noise(),

@@ -9,7 +9,7 @@ import fedtaper as ft
 
 
 @dataclass(frozen=True)
-class Decay:
+class Decay(ft.Memoryless):
     """Weight decay: the gradient of the loss plus strength/2 times the square of the model."""
 
     strength: float = 0.05

@@ -23,7 +23,7 @@ ALL = {
 def experiment(clients=ALL, dim=3, **how):
     problem = ft.LinearRegression(num_clients=7, dim=dim, samples=60, feature_spread=1.0, seed=2)
     settings = {"rounds": 8, "local_steps": 3, "batch_size": 10} | how
-    return ft.Experiment(problem, SLOW, clients=clients, **settings)
+    return ft.Experiment(problem, SLOW, behaviours=clients, **settings)
 
 
 @pytest.mark.parametrize("dim", [3, 20])
@@ -49,7 +49,7 @@ def test_recording_updates_changes_nothing_and_they_add_up():
 
 def test_tapers_is_the_other_schedule():
     e = experiment({1: ft.Tapers(FAST)})
-    other = replace(e, schedules=(SLOW, FAST, *[SLOW] * 5), clients=())
+    other = replace(e, schedules=(SLOW, FAST, *[SLOW] * 5), behaviours=())
     assert np.allclose(ft.run(e).w, ft.run(other).w)
     assert e.schedules[1] == SLOW  # declared
 
@@ -99,10 +99,10 @@ def test_a_stopped_run_goes_on_the_same(tmp_path, monkeypatch):
     e = experiment()
     whole = ft.run(e, updates=True)
     from fedtaper.engines import compiled
-    from fedtaper.simulation import drive as simulate
+    from fedtaper.engines.compiled import Compiled
 
-    monkeypatch.setattr(simulate, "_block_rounds", lambda *a: 2)
-    advance, calls = compiled.advance, []
+    monkeypatch.setattr(Compiled, "block_rounds", lambda *a: 2)
+    advance, calls = compiled._advance, []
 
     def stop(*args):
         if len(calls) == 2:
@@ -110,10 +110,10 @@ def test_a_stopped_run_goes_on_the_same(tmp_path, monkeypatch):
         calls.append(1)
         return advance(*args)
 
-    monkeypatch.setattr(compiled, "advance", stop)
+    monkeypatch.setattr(compiled, "_advance", stop)
     with pytest.raises(KeyboardInterrupt):
         ft.run(e, updates=True, out=tmp_path / "run")
-    monkeypatch.setattr(compiled, "advance", advance)
+    monkeypatch.setattr(compiled, "_advance", advance)
     made = ft.run(e, updates=True, out=tmp_path / "run", resume=True)
     assert np.array_equal(made.updates, whole.updates)
 
@@ -149,13 +149,15 @@ def test_networks_know_behaviours_too():
     pytest.importorskip("torch", reason="images need torch")
     problem = ft.ImageClassification("digits", split=ft.Iid(), model="cnn", num_clients=4)
     clients = {0: ft.Idle(), 1: ft.Copies(), 2: ft.Noise()}
-    e = ft.Experiment(problem, SLOW, rounds=3, local_steps=1, batch_size=8, clients=clients, seed=1)
+    e = ft.Experiment(
+        problem, SLOW, rounds=3, local_steps=1, batch_size=8, behaviours=clients, seed=1
+    )
     run = ft.run(e, updates=True, progress=False)
-    honest = ft.run(replace(e, clients=(), rounds=1), updates=True, progress=False)
+    honest = ft.run(replace(e, behaviours=(), rounds=1), updates=True, progress=False)
     assert run.updates.shape == (3, 4, 16)
     assert np.all(run.updates[:, 0] == 0)
     assert run.update_norms[0, 2] == pytest.approx(honest.update_norms[0, 2], rel=1e-4)
     mean = np.delete(run.updates, 1, axis=1).mean(axis=1)[:-1]
     cosine = (run.updates[1:, 1] * mean).sum(axis=-1) / np.linalg.norm(mean, axis=-1)
     assert np.allclose(cosine, np.linalg.norm(run.updates[1:, 1], axis=-1), rtol=1e-3)
-    assert attackers.needs_last(e.clients)
+    assert attackers.needs_last(e.behaviours)

@@ -151,7 +151,7 @@ def attacked(seed=0, rounds=100):
         ft.Power(0.1, 0.76, 4),
         rounds=rounds,
         local_steps=5,
-        clients=chosen,
+        behaviours=chosen,
         seed=seed,
     )
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedtaper as ft
-from fedtaper.theory.clock import Clock, power_sum, power_sum_slope
+from fedtaper.theory.clock import OdeClock, power_sum, power_sum_slope
 
 PROBLEM = ft.LinearRegression(num_clients=3, samples=(100, 200, 300))
 COUNTS = [
@@ -23,7 +23,7 @@ SCHEDULES += [ft.Constant(0.05)]
 
 def clock_of(schedule, **settings):
     settings = settings or {"local_steps": 5}
-    return Clock.of(ft.Experiment(PROBLEM, schedule, rounds=10, **settings))
+    return OdeClock.of(ft.Experiment(PROBLEM, schedule, rounds=10, **settings))
 
 
 @pytest.mark.parametrize("settings", COUNTS, ids=str)
@@ -31,7 +31,7 @@ def clock_of(schedule, **settings):
 def test_equals_the_sum_of_step_sizes_at_every_aggregation(settings, schedule):
     e = ft.Experiment(PROBLEM, schedule, rounds=10, **settings)
     summed = np.cumsum(e.step_sums(0, 3000)[:, e.reference])
-    found = Clock.of(e).t(np.arange(1, 3001) * e.period)
+    found = OdeClock.of(e).t(np.arange(1, 3001) * e.period)
     np.testing.assert_allclose(found, summed, rtol=1e-12)
 
 

@@ -5,6 +5,7 @@ from scipy import stats
 import fedtaper as ft
 from fedtaper import engines
 from fedtaper.core import draws
+from fedtaper.core.protocols import Options
 from fedtaper.engines import compiled, reference
 
 TAPERS = [ft.Power(0.3, 0.76), ft.Power(0.5, 1.0), ft.Power(0.1, 0.9, offset=3)]
@@ -76,9 +77,10 @@ def test_seeds_do_not_depend_on_the_batch_they_are_run_in():
 def test_blocks_of_rounds_join_without_a_seam():
     e = small(rounds=30, server=ft.Adam(), participation=0.8)
     whole = ft.run(e, seeds=[1, 2])
-    for module in (compiled, reference):
+    for engine in (compiled.ENGINE, reference.ENGINE):
         state = engines.init(e, np.array([1, 2]))
-        parts = [module.advance(e, state, rounds).w for rounds in (7, 1, 22)]
+        session = engine.open(e, state, Options())
+        parts = [session.advance(rounds).w for rounds in (7, 1, 22)]
         np.testing.assert_allclose(np.concatenate(parts, axis=1), whole.w, rtol=1e-10, atol=1e-12)
 
 

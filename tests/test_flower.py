@@ -179,7 +179,7 @@ def test_a_site_that_does_nothing_is_named_while_the_run_goes_on(tiny, tmp_path)
 
 def test_simulated_attackers_are_refused(tiny):
     with pytest.raises(ft.FedtaperError, match="sites on Flower are real"):
-        over_loop(experiment(tiny, clients={1: ft.Idle()}))
+        over_loop(experiment(tiny, behaviours={1: ft.Idle()}))
 
 
 def test_a_late_answer_is_not_used_and_lowers_the_realised_influence(tiny, tmp_path):

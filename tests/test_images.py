@@ -57,13 +57,13 @@ def test_dominant_class_has_its_share(share, clients):
 
 def test_minibatches_go_through_every_sample_once_an_epoch():
     e = experiment(local_epochs=3, batch_size=50)
-    batches = e.problem.minibatches(e, 1, 2, 7)
+    batches = e.problem.batches(e, 1, 2, 7)
     assert len(batches) == e.steps[2] == 9
     for epoch in range(3):
         seen = np.concatenate([batches[3 * epoch + step].index for step in range(3)])
         assert np.array_equal(np.sort(seen), np.arange(e.problem.sizes[2]))
     assert not np.array_equal(batches[0].index, batches[3].index)
-    assert np.array_equal(batches.index, e.problem.minibatches(e, 1, 2, 7).index)
+    assert np.array_equal(batches.index, e.problem.batches(e, 1, 2, 7).index)
 
 
 def test_shuffles_are_uniform():
@@ -123,7 +123,7 @@ def test_the_captured_step_agrees_with_the_cpu_engine(rule, stacked):
     want = ft.run(e)
     for dtype, near in ((torch.float32, 1e-5), (torch.bfloat16, 0.1)):
         state = engines.init(e, np.array([0]))
-        session = cuda.Session(e, state, dtype, device="cpu", stacked=stacked)
+        session = cuda.CudaSession(e, state, dtype, device="cpu", stacked=stacked)
         block = session.advance(2)
         session.sync()
         moved = np.linalg.norm(want.w[-1] - want.w0)
@@ -149,7 +149,7 @@ def test_short_memory_halves_the_clients_side_by_side(monkeypatch):
 
     monkeypatch.setattr(cuda.Slots, "train", short)
     state = engines.init(e, np.array([0]))
-    session = cuda.Session(e, state, torch.float32, device="cpu")
+    session = cuda.CudaSession(e, state, torch.float32, device="cpu")
     with pytest.warns(ft.FedtaperWarning, match="clients at a time"):
         session.advance(2)
     session.sync()
@@ -237,7 +237,7 @@ for clients, batch, size, deep, wide in ((3, 2, 5, 16, 32), (2, 3, 8, 32, 16), (
 def test_reference_gradient_agrees_with_finite_differences():
     problem = digits()
     e = experiment(problem)
-    batch = problem.minibatches(e, 0, 1, 0)[0]
+    batch = problem.batches(e, 0, 1, 0)[0]
     w = problem.initial(0)
     gradient = problem.gradient(1, w, batch)
 
@@ -280,17 +280,17 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(tmp_path, monkeypatch):
     e = experiment(rounds=4, server=ft.Adam())
     whole = ft.run(e)
     monkeypatch.setattr(simulate, "CHECKPOINT_SECONDS", 0.0)
-    real = cpu.Session.advance
+    real = cpu.CpuSession.advance
 
     def stop(self, rounds):
         if self.state.round == 2:
             raise KeyboardInterrupt
         return real(self, rounds)
 
-    monkeypatch.setattr(cpu.Session, "advance", stop)
+    monkeypatch.setattr(cpu.CpuSession, "advance", stop)
     with pytest.raises(KeyboardInterrupt):
         ft.run(e, out=tmp_path / "run")
-    monkeypatch.setattr(cpu.Session, "advance", real)
+    monkeypatch.setattr(cpu.CpuSession, "advance", real)
     resumed = ft.run(e, out=tmp_path / "run", resume=True)
     assert np.array_equal(resumed.w, whole.w)
     assert np.array_equal(resumed.metrics["test_loss"], whole.metrics["test_loss"])
@@ -318,9 +318,9 @@ def test_a_stored_run_loads_without_its_data(tmp_path, monkeypatch):
 
 def test_a_large_model_keeps_its_last_state_and_no_trajectory(tmp_path, monkeypatch):
     from fedtaper.engines import cpu
-    from fedtaper.simulation import drive as simulate
+    from fedtaper.simulation import recorder
 
-    monkeypatch.setattr(simulate, "KEEP_DIM", 10)
+    monkeypatch.setattr(recorder, "KEEP_DIM", 10)
     monkeypatch.setattr(cpu, "KEEP_DIM", 10)
     run = ft.run(experiment(), out=tmp_path / "run")
     assert run.w is None and run.w0 is None and run.model.shape == (run.experiment.problem.dim,)

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from small_file import FILE
 
 import fedtaper as ft
+from fedtaper import engines
 from fedtaper.simulation import drive as simulate
+from fedtaper.simulation import recorder
 from fedtaper.storage import checkpoints, store
 
 BASE = FILE.replace("rounds = 30", "rounds = 20")
@@ -165,7 +167,7 @@ def test_a_stopped_run_goes_on_to_the_same_end(tmp_path, tiny, monkeypatch):
         tiny, ft.Power(0.1, 0.8), rounds=50, local_steps=2, batch_size=4, server=ft.Adam()
     )
     whole = ft.run(e, seeds=[0, 1], out=tmp_path / "whole")
-    monkeypatch.setattr(simulate, "BLOCK_SAMPLES", 100)  # many blocks
+    monkeypatch.setattr(engines, "BLOCK_SAMPLES", 100)  # many blocks
     monkeypatch.setattr(simulate, "CHECKPOINT_SECONDS", -1.0)
     real, calls = checkpoints.save_checkpoint, []
 
@@ -219,7 +221,7 @@ def test_wrong_calls_of_run_are_told(tiny):
 
 
 def test_own_rule_runs_on_the_reference_engine(tiny):
-    class Clipped:
+    class Clipped(ft.Memoryless):
         def direction(self, gradient, w, anchor):
             return np.clip(gradient, -1, 1)
 
@@ -234,14 +236,14 @@ def test_own_rule_runs_on_the_reference_engine(tiny):
 def test_thinning_wider_than_a_block(tiny, monkeypatch):
     e = ft.Experiment(tiny, ft.Power(0.1, 0.8), rounds=50, local_steps=2, batch_size=4)
     whole = ft.run(e)
-    monkeypatch.setattr(simulate, "BLOCK_SAMPLES", 100)
+    monkeypatch.setattr(engines, "BLOCK_SAMPLES", 100)
     thinned = ft.run(e, thin=20)
     assert list(thinned.round) == [20, 40, 50]
     np.testing.assert_array_equal(thinned.w, whole.w[[19, 39, 49]])
 
 
 def test_the_record_of_a_large_batch_is_thinned(tiny, monkeypatch):
-    monkeypatch.setattr(simulate, "KEEP_BYTES", 10_000)
+    monkeypatch.setattr(recorder, "KEEP_BYTES", 10_000)
     e = ft.Experiment(tiny, ft.Power(0.1, 0.8), rounds=100, local_steps=1, batch_size=4)
     run = ft.run(e, seeds=range(4))
     assert len(run.round) < 40 and run.round[-1] == 100

@@ -10,9 +10,10 @@ __version__ = "0.1.0"
 from fedtaper.auditing import Audit, Auditor, ClientAudit, HeldOut, audit
 from fedtaper.core.errors import AssumptionWarning, FedtaperError, FedtaperWarning, StabilityWarning
 from fedtaper.core.influence import Influence, effective_influence, influence
+from fedtaper.core.protocols import Memoryless
 from fedtaper.core.schedules import Constant, Cosine, Piecewise, Power, Shaped, WarmUp
 from fedtaper.engines.flower.federation import Federation, Task
-from fedtaper.experiment import Divergence, Experiment, Run
+from fedtaper.experiment import Experiment
 from fedtaper.outcomes.fair import Fair, fair
 from fedtaper.planning.plan import Fade, Plan, plan
 from fedtaper.problems.custom import Custom
@@ -22,6 +23,7 @@ from fedtaper.problems.images import ImageClassification
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.problems.normalisation import groupnorm
 from fedtaper.problems.streams import MovingRegression, RegressionStream
+from fedtaper.results import Divergence, Run
 from fedtaper.rules.behaviours import After, Copies, Idle, Noise, Tapers
 from fedtaper.rules.local import Proximal, Sgd
 from fedtaper.rules.presets import PRESETS
@@ -75,6 +77,7 @@ __all__ = [
     "LimitOde",
     "LinearRegression",
     "Log",
+    "Memoryless",
     "MovingRegression",
     "Noise",
     "NoiseSums",

@@ -1,37 +1,73 @@
-"""The two records: what is to be run, and what came of it."""
+"""What is to be run: the problem, the step sizes, the rules and their sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal
+from inspect import getattr_static
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.checks import per_client, whole
+from fedtaper.core.checks import check_whole, per_client
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.influence import Influence, checked_schedules, influence, reference_client
+from fedtaper.core.protocols import LocalRule, Problem, ProblemKind, ServerRule, Unit
 from fedtaper.core.schedules import Schedule, step_sizes
 from fedtaper.rules.behaviours import Behaviour, checked
-from fedtaper.rules.local import LocalRule, Sgd
-from fedtaper.rules.server import Average, ServerRule
+from fedtaper.rules.local import Sgd
+from fedtaper.rules.server import Average
 
 Array = NDArray[np.float64]
-Clock = Literal["update", "epoch", "round"]
-CLOCKS = ("update", "epoch", "round")
-SETTINGS = (  # what a file or a call may set, beside the problem, the schedules and the rules
-    "rounds",
-    "local_steps",
-    "local_epochs",
-    "batch_size",
-    "clock",
-    "participation",
-    "seed",
-)
+CLOCKS = get_args(Unit)
+KINDS = get_args(ProblemKind)
+
+
+class _PerClient:
+    """The field ``schedules``: takes one schedule or one per client, gives one per client."""
+
+    def __get__(self, experiment: Experiment | None, owner: Any = None) -> tuple[Schedule, ...]:
+        if experiment is None:
+            raise AttributeError("schedules")  # so that the field has no default
+        found: tuple[Schedule, ...] = experiment.__dict__["schedules"]
+        return found
+
+    def __set__(self, experiment: Experiment, value: Sequence[Schedule] | Schedule) -> None:
+        _check_problem(experiment.problem)
+        given = tuple(checked_schedules(value))
+        alone = isinstance(value, Schedule)
+        experiment.__dict__["schedules"] = given * experiment.num_clients if alone else given
+
+
+class _ByClient:
+    """The field ``behaviours``: takes a mapping or pairs, gives sorted pairs."""
+
+    def __get__(
+        self, experiment: Experiment | None, owner: Any = None
+    ) -> tuple[tuple[int, Behaviour], ...]:
+        if experiment is None:
+            return ()  # the default
+        found: tuple[tuple[int, Behaviour], ...] = experiment.__dict__["behaviours"]
+        return found
+
+    def __set__(
+        self,
+        experiment: Experiment,
+        value: Mapping[int, Behaviour] | tuple[tuple[int, Behaviour], ...],
+    ) -> None:
+        experiment.__dict__["behaviours"] = checked(value, experiment.num_clients)
+
+
+def _check_problem(problem: Any) -> None:
+    # the one place that looks at an unknown object: what it says of itself, nothing else
+    if isinstance(problem, type) or getattr_static(problem, "kind", None) not in KINDS:
+        raise FedtaperError(
+            f"problem must be one such as LinearRegression() or Custom(...), not {problem!r:.80}; "
+            "a problem of your own fulfils fedtaper.core.protocols.Problem"
+        )
 
 
 @dataclass(frozen=True)
@@ -40,7 +76,7 @@ class Experiment:
 
     Args:
         problem: what the clients minimise.
-        schedules: one a client, or a single one for all.
+        schedules: one per client, or a single one for all.
         rounds: how many aggregations.
         local_steps: local updates of a client between two aggregations (N): one, or one for
             each. Or ``local_epochs``, passes over the client's own data.
@@ -53,9 +89,9 @@ class Experiment:
             moves on by the largest.
         participation: chance that a client takes part in a round: one, or one for each. The
             server's weights stay as they are, so an absent client adds nothing.
-        clients: behaviours of clients that do not send what they declared, by client, such as
-            ``{3: Idle()}``, to test an audit against (see ``attackers.py``). Schedules and
-            influence stay those that are declared.
+        behaviours: what clients do that do not send what they declared, by client, such as
+            ``{3: Idle()}``, to test an audit against. Schedules and influence stay those that
+            are declared.
         seed: of the run: first model, mini-batches, participation.
 
     >>> import fedtaper as ft
@@ -64,45 +100,36 @@ class Experiment:
     array([11., 12., 13., 14., 15.])
     """
 
-    problem: Any
-    schedules: Sequence[Schedule] | Schedule
-    rounds: int
+    problem: Problem
+    schedules: _PerClient = _PerClient()
+    rounds: int  # type: ignore[misc]  # schedules has no default either
     local_steps: int | tuple[int, ...] | None = None
     local_epochs: int | None = None
     batch_size: int = 50
     local: LocalRule = field(default_factory=Sgd)
     server: ServerRule = field(default_factory=Average)
-    clock: Clock | None = None
+    clock: Unit | None = None
     participation: float | tuple[float, ...] = 1.0
-    clients: Mapping[int, Behaviour] | tuple[tuple[int, Behaviour], ...] = ()
+    behaviours: _ByClient = _ByClient()
     seed: int = 0
 
     def __post_init__(self) -> None:
-        given = checked_schedules(self.schedules)  # type: ignore[arg-type]
-        if isinstance(self.schedules, Schedule):
-            given = given * self.num_clients
-        if len(given) != self.num_clients:
-            raise FedtaperError(
-                f"{len(given)} schedules for {self.num_clients} clients; give one a client, "
-                "or a single one for all"
-            )
-        object.__setattr__(self, "schedules", tuple(given))
+        self._check_parts()
         for name in ("local_steps", "participation"):
             value = getattr(self, name)
             if isinstance(value, (list, np.ndarray)):
                 object.__setattr__(self, name, tuple(np.asarray(value).tolist()))
-        object.__setattr__(self, "clients", checked(self.clients, self.num_clients))
-        whole("rounds", self.rounds)
-        whole("batch_size", self.batch_size)
-        whole("seed", self.seed, low=0)
+        check_whole("rounds", self.rounds)
+        check_whole("batch_size", self.batch_size)
+        check_whole("seed", self.seed, low=0)
         if (self.local_steps is None) == (self.local_epochs is None):
             raise FedtaperError("give either local_steps or local_epochs, and not both")
         name = "local_epochs" if self.local_steps is None else "local_steps"
         for value in np.atleast_1d(np.asarray(getattr(self, name))).tolist():
-            whole(name, value)
+            check_whole(name, value)
         if self.clock is None:
-            own = getattr(self.problem, "default_clock", "update")
-            object.__setattr__(self, "clock", own if self.local_epochs else "update")
+            own = self.problem.default_clock if self.local_epochs else "update"
+            object.__setattr__(self, "clock", own)
         if self.clock not in CLOCKS:
             raise FedtaperError(f"clock must be one of {', '.join(CLOCKS)}, not {self.clock!r}")
         if self.clock == "epoch" and self.local_epochs is None:
@@ -114,6 +141,24 @@ class Experiment:
                 f"batch_size {self.batch_size} is larger than the data of client {small} "
                 f"({self.problem.sizes[small]} samples)"
             )
+
+    def _check_parts(self) -> None:
+        """Wrong kinds of problem, rules or schedules, found before anything else is looked at."""
+        if len(self.schedules) != self.num_clients:
+            raise FedtaperError(
+                f"{len(self.schedules)} schedules for {self.num_clients} clients; give one per "
+                "client, or a single one for all"
+            )
+        parts: tuple[tuple[str, Any, type, str], ...] = (
+            ("local", self.local, LocalRule, "Sgd() or Proximal(mu=0.1)"),
+            ("server", self.server, ServerRule, "Average() or Adam()"),
+        )
+        for name, rule, kind, such in parts:
+            if isinstance(rule, type) or not isinstance(rule, kind):
+                raise FedtaperError(
+                    f"{name} must be a rule such as {such}, not {rule!r}; published methods are "
+                    "in ft.PRESETS, and a rule of your own subclasses ft.Memoryless"
+                )
 
     @property
     def num_clients(self) -> int:
@@ -170,7 +215,7 @@ class Experiment:
         return self._steps_at(self._clock_from(np.array([float(n)])))[0]
 
     def _steps_at(self, clock: Array) -> Array:
-        a = step_sizes(self.schedules, clock)  # type: ignore[arg-type]
+        a = step_sizes(self.schedules, clock)
         made = np.arange(a.shape[1])[:, None] < self.steps[None, :]
         return a if made.all() else a * made
 
@@ -225,7 +270,7 @@ class Experiment:
     @property
     def reference(self) -> int:
         """The client with the largest step sizes in the limit (the paper's client 1)."""
-        return reference_client(self.schedules)  # type: ignore[arg-type]
+        return reference_client(self.schedules)
 
     def effective_influence(self, first: int, last: int) -> Array:
         """Effective influence in rounds first to last - 1 (counted from 0), (rounds, L).
@@ -247,7 +292,7 @@ class Experiment:
     def limit_field_weights(self) -> Array:
         """The limit of :meth:`field_weights`: (1/L) p for the plain mean, (L,)."""
         vanished = 1e-200  # stands for a vanishing step size, so that ratios stay defined
-        ratios = np.maximum(influence(self.schedules), vanished) * self.steps  # type: ignore[arg-type]
+        ratios = np.maximum(influence(self.schedules), vanished) * self.steps
         sums = np.asarray(ratios, dtype=np.float64)[None, :] / ratios[self.reference]
         raw = (self.server_weights(sums) * self.rates * sums)[0]
         return np.where(raw < 1e-150, 0.0, raw)
@@ -255,7 +300,7 @@ class Experiment:
     def influence(self, round: int | None = None) -> Influence:
         """Effective influence in one round (counted from 1; default the last), factors apart."""
         k = self.rounds if round is None else round
-        whole("round", k)
+        check_whole("round", k)
         sums = self.step_sums(k - 1, k)
         return Influence(
             step_size=sums[0] / self.steps,
@@ -270,7 +315,7 @@ class Experiment:
         """Clients that cannot be told apart by their influence, for tables and legends."""
         effect, limit = self.influence(), self.limit_influence
         found: dict[Any, list[int]] = {}
-        for i, schedule in enumerate(self.schedules):  # type: ignore[arg-type]
+        for i, schedule in enumerate(self.schedules):
             factors = (effect.step_sum[i], effect.server_weight[i], effect.participation[i])
             key = (schedule, *factors, effect.effective[i], limit[i])
             found.setdefault(key, []).append(i)
@@ -301,69 +346,4 @@ class ClientGroup:
     @property
     def taper(self) -> str:
         """The step size as a formula, such as "0.1 / n^0.76"."""
-        s = self.schedule
-        if s.delta == 0:
-            return f"{s.c:g}"
-        base = f"(n + {s.offset:g})" if s.offset else "n"
-        return f"{s.c:g} / {base}^{s.delta:g}"
-
-
-@dataclass(frozen=True)
-class Divergence:
-    """A run that left the finite numbers: when, at which client, and why."""
-
-    seed: int
-    round: int
-    client: int
-    reason: str
-
-    def __str__(self) -> str:
-        where = f"seed {self.seed} diverged in round {self.round} at client {self.client}"
-        return f"{where}: {self.reason}"
-
-
-@dataclass(frozen=True)
-class Run:
-    """What came of an experiment. With many seeds every array has a leading axis of seeds.
-
-    Attributes:
-        experiment: what was run.
-        seeds: the seeds, in order; ``many`` says whether there is a leading axis.
-        round: the recorded rounds, counted from 1 (all of them unless thinned).
-        n, t: the clock, and the ODE's time T_k (Eqn17), after each recorded round.
-        w: trajectory of the shared model, (rounds, dim), or None where the model is large.
-        w0: the shared model before round 1, or None where the model is large.
-        metrics: name to array, one value a recorded round.
-        update_norms: size of each client's update, (rounds, L); 0 where it was absent.
-        updates: the updates themselves, (rounds, L, dim), where they were asked for.
-        diverged: the seeds that left the finite numbers; their later rounds are NaN (one
-            seed: cut off).
-        engine, seconds: which engine, and how long it took.
-        path: the run folder, if it was stored.
-        model: the last shared model as one vector, where w is None.
-    """
-
-    experiment: Experiment
-    seeds: tuple[int, ...]
-    many: bool
-    round: NDArray[np.int64]
-    n: Array
-    t: Array
-    w: Array | None
-    w0: Array | None
-    metrics: dict[str, Array]
-    update_norms: Array
-    updates: Array | None = None
-    diverged: tuple[Divergence, ...] = ()
-    engine: str = ""
-    seconds: float = 0.0
-    path: Path | None = None
-    provenance: dict[str, Any] = field(default_factory=dict)
-    model: Array | None = None
-
-    def __repr__(self) -> str:
-        ends = f", {len(self.diverged)} diverged" if self.diverged else ""
-        return (
-            f"Run({len(self.round)} rounds x {len(self.seeds)} seeds, "
-            f"metrics {', '.join(self.metrics)}{ends})"
-        )
+        return self.schedule.formula

@@ -19,7 +19,7 @@ from fedtaper.auditing.traces import declared_round, from_run, trace_of
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.influence import checked_schedules, influence
 from fedtaper.core.schedules import Schedule
-from fedtaper.experiment import Run
+from fedtaper.results import Run
 
 Array = NDArray[np.float64]
 
@@ -68,7 +68,7 @@ def audit(
     >>> import fedtaper as ft
     >>> federation = ft.LinearRegression(num_clients=5, seed=1)
     >>> e = ft.Experiment(federation, ft.Power(0.1, 0.76, offset=4), rounds=60, local_steps=5,
-    ...                   clients={3: ft.Idle(), 4: ft.Tapers(ft.Power(0.1, 1.0, offset=4))})
+    ...                   behaviours={3: ft.Idle(), 4: ft.Tapers(ft.Power(0.1, 1.0, offset=4))})
     >>> [c.verdict for c in ft.audit(ft.run(e, updates=True)).clients]
     ['as declared', 'as declared', 'as declared', 'idle', 'fading']
     """

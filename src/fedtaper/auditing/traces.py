@@ -15,8 +15,9 @@ from fedtaper.auditing.replay import HeldOut, replay
 from fedtaper.auditing.taper import Declared
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.schedules import Schedule, step_sizes
-from fedtaper.experiment import Run
+from fedtaper.problems.images import ImageClassification
 from fedtaper.problems.linear import LinearRegression
+from fedtaper.results import Run
 
 Array = NDArray[np.float64]
 POINTS = 64  # updates of a round at which a schedule is looked at, at most
@@ -36,7 +37,7 @@ def from_run(
     """The trace, declared influence at the end, declared deltas, rounds and clock."""
     e = run.experiment
     if schedules is not None:
-        e = replace(e, schedules=schedules, clients=())
+        e = replace(e, schedules=schedules, behaviours=())
     if run.many and seed is None:
         raise FedtaperError(f"a run over {len(run.seeds)} seeds is audited one at a time: seed=")
     if seed is not None and seed not in run.seeds:
@@ -50,21 +51,21 @@ def from_run(
     moves = start = None
     if last == len(run.round) and run.w is not None and run.w0 is not None:
         start = np.concatenate([run.w0[pick][None], run.w[pick][:-1]])
-        if held_out is None and hasattr(e.problem, "holdings"):
+        if held_out is None and isinstance(e.problem, ImageClassification):
             held_out = replay(e, start, run.seeds[pick] if run.many else run.seeds[0])
     if last == len(run.round) and run.updates is not None:
         found = np.where(there[..., None], run.updates[pick], np.nan)
         moves = sketch(found).transpose(1, 0, 2)
     trace = Trace(
         norms.T,
-        _as_declared(a, clock + np.array([s.offset for s in e.schedules])),  # type: ignore[union-attr]
+        _as_declared(a, clock + np.array([s.offset for s in e.schedules])),
         moves,
         None if moves is None or start is None else sketch(start),
         held_out,
         isinstance(e.problem, LinearRegression),
     )
     p = e.effective_influence(last - 1, last)[0]
-    deltas = np.array([s.delta for s in e.schedules])  # type: ignore[union-attr]
+    deltas = np.array([s.delta for s in e.schedules])
     return trace, p, deltas, run.round, run.n
 
 

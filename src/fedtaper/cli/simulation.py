@@ -11,7 +11,8 @@ import typer
 
 from fedtaper.cli.terminal import console, show, table
 from fedtaper.core.schedules import Constant, Power
-from fedtaper.experiment import Experiment, Run
+from fedtaper.experiment import Experiment
+from fedtaper.results import Run
 from fedtaper.rules import presets
 from fedtaper.show.report import report, sentences
 from fedtaper.simulation.drive import run as simulate

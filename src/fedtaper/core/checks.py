@@ -14,10 +14,15 @@ def per_client(
     name: str, value: ArrayLike, count: int, low: float = -np.inf, high: float = np.inf
 ) -> NDArray[np.float64]:
     """One number for all clients, or one for each, as an array of length ``count``."""
-    array = np.asarray(value, dtype=np.float64)
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise FedtaperError(
+            f"{name} must be a number, or one per client, not {value!r:.80}"
+        ) from None
     if array.ndim > 1 or (array.ndim == 1 and len(array) != count):
         raise FedtaperError(
-            f"{name} has {array.size} values for {count} clients; give one, or one a client"
+            f"{name} has {array.size} values for {count} clients; give one, or one per client"
         )
     if not np.all((array >= low) & (array <= high)):  # catches NaN too
         limits = f"at least {low:g}" + (f" and at most {high:g}" if np.isfinite(high) else "")
@@ -25,7 +30,7 @@ def per_client(
     return np.broadcast_to(array, count).copy()
 
 
-def whole(name: str, value: Any, low: int = 1) -> None:
+def check_whole(name: str, value: Any, low: int = 1) -> None:
     """Refuse what is not a whole number of at least ``low``."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < low:
         raise FedtaperError(f"{name} must be a whole number of at least {low}, not {value!r}")

@@ -56,9 +56,14 @@ def influence(schedules: Sequence[Schedule], n: ArrayLike | None = None) -> NDAr
     return a / a[..., reference, None]
 
 
-def checked_schedules(schedules: Sequence[Schedule]) -> list[Schedule]:
+def checked_schedules(schedules: Sequence[Schedule] | Schedule) -> list[Schedule]:
     """The schedules as a list, refused when empty or of the wrong kind."""
-    found = [schedules] if isinstance(schedules, Schedule) else list(schedules)
+    try:
+        found = [schedules] if isinstance(schedules, Schedule) else list(schedules)
+    except TypeError:
+        raise FedtaperError(
+            f"schedules must be one per client, such as Power(c=0.1, delta=0.76), not {schedules!r}"
+        ) from None
     if not found:
         raise FedtaperError("no schedules: give one a client, such as Power(c=0.1, delta=0.76)")
     for i, s in enumerate(found):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.checks import per_client, whole
+from fedtaper.core.checks import check_whole, per_client
 from fedtaper.core.errors import FedtaperError
 
 Array = NDArray[np.float64]
@@ -69,7 +69,7 @@ class Exactly:
     k: int
 
     def __post_init__(self) -> None:
-        whole("k", self.k)
+        check_whole("k", self.k)
 
     def rates(self, num_clients: int) -> Array:
         """K of L, for each."""

@@ -21,7 +21,7 @@ from typing import Any
 from fedtaper.core.errors import FedtaperError
 from fedtaper.deploy import processes
 from fedtaper.deploy.files import Ports, write_deployment
-from fedtaper.experiment import Run
+from fedtaper.results import Run
 from fedtaper.storage import store
 
 START_SECONDS = 90.0

@@ -21,7 +21,8 @@ from fedtaper.engines import KEEP_DIM
 from fedtaper.engines.flower.roster import Roster, Site
 from fedtaper.engines.flower.rounds import GridEngine
 from fedtaper.engines.flower.source import Source
-from fedtaper.experiment import Experiment, Run
+from fedtaper.experiment import Experiment
+from fedtaper.results import Run
 from fedtaper.simulation.drive import run as drive
 from fedtaper.storage import store
 
@@ -105,6 +106,6 @@ def _experiment(source: Source, here: dict[str, Site]) -> Experiment:
     """The experiment with what the sites said of themselves: sizes, and schedules of their own."""
     sites = [here.get(name) for name in source.federation.sites]
     e = source.experiment([site.samples or 0 if site else 0 for site in sites])
-    pairs = zip(sites, e.schedules, strict=True)  # type: ignore[arg-type]
+    pairs = zip(sites, e.schedules, strict=True)
     declared = tuple(site.schedule if site and site.schedule else sent for site, sent in pairs)
     return replace(e, schedules=declared)

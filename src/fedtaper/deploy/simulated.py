@@ -8,7 +8,7 @@ from typing import Any
 from fedtaper.deploy.app import app_of
 from fedtaper.deploy.source import FileSource
 from fedtaper.engines.flower.simulation import Simulation, check
-from fedtaper.experiment import Run
+from fedtaper.results import Run
 from fedtaper.storage import store
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedtaper.engines.flower.client import as_numbers
 from fedtaper.engines.flower.federation import Federation
-from fedtaper.experiment import Run
+from fedtaper.results import Run
 from fedtaper.storage import store
 
 
@@ -42,7 +42,7 @@ def write_sites(run: Run, federation: Federation, out: Path) -> None:
     rows = [
         {
             "site": name,
-            **as_numbers(run.experiment.schedules[i]),  # type: ignore[index]
+            **as_numbers(run.experiment.schedules[i]),
             "samples": int(run.experiment.problem.sizes[i]),
             "parameters": int(run.experiment.problem.dim),
             "rounds_counted": int(counted(run)[:, i].sum()),

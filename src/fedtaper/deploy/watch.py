@@ -18,7 +18,7 @@ class Watch:
 
     def __init__(self, e: Experiment, sites: tuple[str, ...], tell: Callable[..., None]) -> None:
         self.e, self.sites, self.tell = e, sites, tell
-        self.auditor = Auditor(e.schedules)  # type: ignore[arg-type]
+        self.auditor = Auditor(e.schedules)
         self.accused: dict[int, str] = {}
 
     def __call__(self, k: int, norms: Any, updates: Any = None) -> None:

@@ -17,19 +17,20 @@ from numba import njit
 from numba.cpython.unsafe.tuple import tuple_setitem
 
 from fedtaper.core import draws
-from fedtaper.engines import Block, State, new_block
-from fedtaper.rules import behaviours as attackers
-from fedtaper.rules import local, server
+from fedtaper.core.protocols import Block, Capabilities, Options, State, as_linear
+from fedtaper.engines import new_block, quick_rounds
+from fedtaper.experiment import Experiment
+from fedtaper.rules import behaviours, local, server
 
 WIDE = 16  # features from which sums are kept in memory rather than in registers
-TOGETHER = 16  # seeds that one thread moves on side by side, sharing the cached data
+SEEDS_PER_THREAD = 16  # moved on side by side, sharing the cached data
 FMA = {"contract"}  # fused multiply-add: no reordering, so results stay reproducible
 _MEAN, _ADAGRAD, _ADAM, _YOGI = range(4)
 _SECOND = {server.Adagrad: _ADAGRAD, server.Adam: _ADAM, server.Yogi: _YOGI}
 _GOLDEN, _LOW_32, _S32 = draws.GOLDEN, draws.LOW_32, draws.S32
 
-_SCALED, _NOISE = attackers.SCALED, attackers.NOISE
-_MATCHED_COPY = attackers.MATCHED_COPY
+_SCALED, _NOISE = behaviours.SCALED, behaviours.NOISE
+_MATCHED_COPY = behaviours.MATCHED_COPY
 
 _mix = njit(inline="always")(draws.mix)
 _normal_place = njit(draws.normal_place)
@@ -42,26 +43,58 @@ _yogi = njit(inline="always")(server.yogi)
 _scaled_step = njit(inline="always")(server.scaled_step)
 
 
-def supports(experiment: Any) -> bool:
-    """Whether this engine knows the problem and both rules."""
-    from fedtaper.problems.linear import LinearRegression
+class Compiled:
+    """Regression with the built-in rules, at the speed of machine code."""
 
-    return (
-        isinstance(experiment.problem, LinearRegression)
-        and type(experiment.local) in (local.Sgd, local.Proximal)
-        and type(experiment.server) in (server.Average, server.Normalised, *_SECOND)
+    name = "compiled"
+    capabilities = Capabilities(
+        problems=frozenset({"linear"}),
+        local_rules=frozenset({local.Sgd, local.Proximal}),
+        server_rules=frozenset({server.Average, server.Normalised, *_SECOND}),
+        updates=True,
+        behaviours=True,
     )
 
+    def check(self) -> None:
+        """It runs everywhere."""
 
-def advance(experiment: Any, state: State, rounds: int) -> Block:
-    """Move every seed on by ``rounds`` rounds, changing ``state``."""
+    def block_rounds(self, experiment: Experiment, seeds: int) -> int:
+        """A fraction of a second's worth."""
+        return quick_rounds(experiment, seeds)
+
+    def open(self, experiment: Experiment, state: State, options: Options) -> CompiledSession:
+        """Compiled code is cached on disk, so there is nothing to prepare."""
+        return CompiledSession(experiment, state)
+
+
+ENGINE = Compiled()
+
+
+class CompiledSession:
+    """All seeds, shared out over the cores."""
+
+    def __init__(self, experiment: Experiment, state: State) -> None:
+        self.e, self.state = experiment, state
+
+    def advance(self, rounds: int) -> Block:
+        """Move every seed on by ``rounds`` rounds."""
+        return _advance(self.e, self.state, rounds)
+
+    def sync(self) -> None:
+        """The State is always up to date."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _advance(experiment: Experiment, state: State, rounds: int) -> Block:
     count = len(state.w)
     block = new_block(experiment, state, rounds)
-    a = attackers.actual_step_sizes(experiment, state.round, state.round + rounds)
+    a = behaviours.actual_step_sizes(experiment, state.round, state.round + rounds)
     sums = experiment.step_sums(state.round, state.round + rounds)
     weights = experiment.server_weights(sums)
     workers = min(count, os.cpu_count() or 1)
-    parts = np.array_split(np.arange(count), max(workers, count // TOGETHER))
+    parts = np.array_split(np.arange(count), max(workers, count // SEEDS_PER_THREAD))
     _advance_seeds(experiment, state, block, a[:0], weights[:0], parts[0][:1])  # compile once
     with ThreadPoolExecutor(workers) as pool:
         for done in [
@@ -73,7 +106,10 @@ def advance(experiment: Any, state: State, rounds: int) -> Block:
     return block
 
 
-def _advance_seeds(e: Any, state: State, block: Block, a: Any, weights: Any, part: Any) -> None:
+def _advance_seeds(
+    e: Experiment, state: State, block: Block, a: Any, weights: Any, part: Any
+) -> None:
+    problem = as_linear(e.problem)
     first, rounds, clients = state.round, len(a), e.num_clients
     low, high = part[0], part[-1] + 1  # seeds of a part lie side by side: views, no copies
     with np.errstate(over="ignore"):
@@ -88,18 +124,20 @@ def _advance_seeds(e: Any, state: State, block: Block, a: Any, weights: Any, par
         present = np.stack(
             [e.present(first, first + rounds, int(s)) for s in state.seeds[low:high]]
         )
-    starts = np.concatenate([[0], np.cumsum(e.problem.sizes)[:-1]])
-    rule = _SECOND.get(type(e.server), _MEAN)
-    constants = (e.server.eta, e.server.b1, e.server.b2, e.server.tau) if rule else (1.0,) * 4
+    starts = np.concatenate([[0], np.cumsum(problem.sizes)[:-1]])
+    rule, constants = _MEAN, (1.0,) * 4
+    if isinstance(e.server, server.Adagrad | server.Adam | server.Yogi):
+        rule = _SECOND[type(e.server)]
+        constants = (e.server.eta, e.server.b1, e.server.b2, e.server.tau)
     moments = [array[low:high] for array in state.memory] or [state.w[:0], state.w[:0]]
-    dim = e.problem.dim
+    dim = problem.dim
     zeros = (0.0,) * (dim if dim <= WIDE else 1)
     none = np.empty((0, 0, 0, 1))
-    kind, scale = attackers.tables(e, first, first + rounds)
+    kind, scale = behaviours.tables(e, first, first + rounds)
     assert block.w is not None
     _rounds(
-        e.problem.rows, starts, np.asarray(e.problem.sizes), zeros,
-        keys, present, a, e.steps, weights, e.batch_size, e.local.mu, rule, constants,
+        problem.rows, starts, np.asarray(problem.sizes), zeros,
+        keys, present, a, e.steps, weights, e.batch_size, e.local.added_curvature, rule, constants,
         state.w[low:high], moments[0], moments[1], first,
         state.dead_round[low:high], state.dead_client[low:high],
         block.w[low:high], block.update_norms[low:high],
@@ -188,7 +226,7 @@ def _server_step(rule, constants, w, update, first_moment, second_moment, z):
 
 @njit
 def _send(kind, scale, moves, i, last, z, key):
-    """``attackers.sent`` in place, on row i of the updates of a round."""
+    """``behaviours.sent`` in place, on row i of the updates of a round."""
     dim = moves.shape[1]
     if kind == _SCALED:
         moves[i] *= scale

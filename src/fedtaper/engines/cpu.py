@@ -21,7 +21,17 @@ import torch
 
 from fedtaper.auditing.directions import SKETCH, sketch
 from fedtaper.core.errors import FedtaperError
-from fedtaper.engines import KEEP_DIM, Block, State
+from fedtaper.core.protocols import (
+    Block,
+    Capabilities,
+    Memory,
+    Memoryless,
+    Options,
+    State,
+    as_network,
+)
+from fedtaper.engines import KEEP_DIM
+from fedtaper.experiment import Experiment
 from fedtaper.problems.network import bind
 from fedtaper.rules.behaviours import SCALED, actual_step_sizes, sent, tables
 
@@ -29,54 +39,76 @@ SLOT_BYTES = 2**29  # clients' models held at once
 WORTHWHILE = 1.0  # seconds of work left that pay for starting workers
 
 
-def supports(experiment: Any) -> bool:
-    """Whether the problem is a network."""
-    return hasattr(experiment.problem, "batch_loss")
+class Cpu:
+    """Networks on all cores."""
+
+    name = "cpu"
+    capabilities = Capabilities(problems=frozenset({"network"}), updates=True, behaviours=True)
+
+    def check(self) -> None:
+        """It runs everywhere that torch does."""
+
+    def block_rounds(self, experiment: Experiment, seeds: int) -> int:
+        """One: a round of a network takes a while."""
+        return 1
+
+    def open(self, experiment: Experiment, state: State, options: Options) -> CpuSession:
+        """Workers start when the first rounds have shown that they pay."""
+        return CpuSession(experiment, state)
 
 
-def start(experiment: Any, state: State, **how: Any) -> Session:
-    """Ready to move the state on."""
-    return Session(experiment, state, **how)
+ENGINE = Cpu()
 
 
 class Client:
     """One network on one thread: trains any client's model from the shared one."""
 
-    def __init__(self, experiment: Any, device: str = "cpu") -> None:
+    def __init__(self, experiment: Experiment, device: str = "cpu") -> None:
         self.e, self.device = experiment, device
-        self.module = experiment.problem.module().to(device)
+        self.problem = as_network(experiment.problem)
+        self.module = self.problem.module().to(device)
         self.w = torch.zeros(experiment.problem.dim, device=device)
         self.gradient = torch.zeros_like(self.w)
         bind(self.module, self.w, self.gradient)
 
     def train(self, client: int, seed: int, round_: int, anchor: Any, a: Any) -> tuple[float, ...]:
         """Local updates from ``anchor``; the model is left in ``self.w``."""
-        problem, local = self.e.problem, self.e.local
+        problem = self.problem
         self.w.copy_(anchor)
         losses, right = [], []
-        for step, batch in enumerate(problem.minibatches(self.e, seed, client, round_)):
+        memory = self.e.local.init(self.w)
+        for step, batch in enumerate(problem.batches(self.e, seed, client, round_)):
             loss, share = problem.batch_loss(self.module, *self._taken(client, batch))
             self.gradient.zero_()
             loss.backward()
             with torch.no_grad():
-                direction = local.direction(self.gradient, self.w, anchor)
-                self.w.sub_(direction, alpha=float(a[step]))
+                memory = self._moved(anchor, float(a[step]), memory)
             losses.append(loss.detach())
             right.append(share)
         mean = float(torch.stack(losses).mean())
         share = math.nan if right[0] is None else float(torch.stack(right).mean())
         return mean, share, float((self.w - anchor).norm())
 
+    def _moved(self, anchor: Any, a: float, memory: Memory) -> Memory:
+        """One local update of ``self.w``, in place."""
+        local = self.e.local
+        if isinstance(local, Memoryless):
+            self.w.sub_(local.direction(self.gradient, self.w, anchor), alpha=a)
+            return memory
+        new, memory = local.step(self.w, self.gradient, anchor, a, memory)
+        self.w.copy_(new)
+        return memory
+
     def _taken(self, client: int, batch: Any) -> Any:
-        taken = self.e.problem.take(client, batch)
+        taken = self.problem.take(client, batch)
         return taken if self.device == "cpu" else [t.to(self.device) for t in taken]
 
 
-class Session:
+class CpuSession:
     """The rounds of one run: shared model, server memory, workers."""
 
     def __init__(
-        self, experiment: Any, state: State, workers: int | None = None, device: str = "cpu"
+        self, experiment: Experiment, state: State, workers: int | None = None, device: str = "cpu"
     ) -> None:
         self.e, self.state = experiment, state
         self.w = [torch.from_numpy(w).float().to(device) for w in state.w]
@@ -183,7 +215,7 @@ class Session:
         values = {"change": change}
         if len(there):
             values |= {"train_loss": there[:, 0].mean(), "train_accuracy": there[:, 1].mean()}
-        values |= self.e.problem.scores(self.own.module)
+        values |= self.own.problem.scores(self.own.module)
         note(block, s, k, values)
         if block.w is not None:
             block.w[s, k] = w.cpu().numpy()
@@ -229,7 +261,7 @@ _METHODS = multiprocessing.get_all_start_methods()
 class _Workers:
     """Forked processes that take the next client off a shared list until none is left."""
 
-    def __init__(self, experiment: Any, count: int, slots: int) -> None:
+    def __init__(self, experiment: Experiment, count: int, slots: int) -> None:
         fork = multiprocessing.get_context("fork")
         self.anchor = torch.zeros(experiment.problem.dim).share_memory_()
         self.models = torch.zeros(slots, experiment.problem.dim).share_memory_()
@@ -246,7 +278,7 @@ class _Workers:
             self.pipes.append(here)
             self.processes.append(process)
 
-    def _serve(self, experiment: Any, pipe: Any, held: list[Any]) -> None:
+    def _serve(self, experiment: Experiment, pipe: Any, held: list[Any]) -> None:
         for other in held:
             other.close()
         torch.set_num_threads(1)

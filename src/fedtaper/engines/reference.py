@@ -6,29 +6,62 @@ mini-batch gradients.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from fedtaper.core import draws
-from fedtaper.engines import Block, State, new_block
-from fedtaper.rules import behaviours as attackers
+from fedtaper.core.protocols import Array, Block, Capabilities, Options, State
+from fedtaper.engines import new_block, quick_rounds
+from fedtaper.experiment import Experiment
+from fedtaper.rules import behaviours
 
 
-def advance(experiment: Any, state: State, rounds: int) -> Block:
-    """Move every seed on by ``rounds`` rounds, changing ``state``."""
-    block = new_block(experiment, state, rounds)
-    with np.errstate(over="ignore", invalid="ignore"):  # a diverging run is told, not warned of
-        for s in range(len(state.w)):
-            _advance_seed(experiment, state, block, s, rounds)
-    state.round += rounds
-    return block
+class Reference:
+    """The engine to read."""
+
+    name = "reference"
+    capabilities = Capabilities(
+        problems=frozenset({"linear", "quadratic", "gradient", "network"}),
+        updates=True,
+        behaviours=True,
+    )
+
+    def check(self) -> None:
+        """It runs everywhere."""
+
+    def block_rounds(self, experiment: Experiment, seeds: int) -> int:
+        """One round of a network, many of a regression."""
+        return 1 if experiment.problem.kind == "network" else quick_rounds(experiment, seeds)
+
+    def open(self, experiment: Experiment, state: State, options: Options) -> ReferenceSession:
+        """Nothing to prepare."""
+        return ReferenceSession(experiment, state)
 
 
-def _advance_seed(e: Any, state: State, block: Block, s: int, rounds: int) -> None:
+class ReferenceSession:
+    """Rounds of all seeds, one seed after another."""
+
+    def __init__(self, experiment: Experiment, state: State) -> None:
+        self.e, self.state = experiment, state
+
+    def advance(self, rounds: int) -> Block:
+        """Move every seed on by ``rounds`` rounds."""
+        block = new_block(self.e, self.state, rounds)
+        with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported, not warned of
+            for s in range(len(self.state.w)):
+                _advance_seed(self.e, self.state, block, s, rounds)
+        self.state.round += rounds
+        return block
+
+    def sync(self) -> None:
+        """The State is always up to date."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _advance_seed(e: Experiment, state: State, block: Block, s: int, rounds: int) -> None:
     seed, first = int(state.seeds[s]), state.round
-    a = attackers.actual_step_sizes(e, first, first + rounds)
-    kind, scale = attackers.tables(e, first, first + rounds)
+    a = behaviours.actual_step_sizes(e, first, first + rounds)
+    kind, scale = behaviours.tables(e, first, first + rounds)
     weights = e.server_weights(e.step_sums(first, first + rounds))
     present = e.present(first, first + rounds, seed)
     w = state.w[s]
@@ -49,7 +82,7 @@ def _advance_seed(e: Any, state: State, block: Block, s: int, rounds: int) -> No
             moves[i] = mine - w
             if present[k, i]:
                 place = (seed, first + k)
-                moves[i] = attackers.sent(kind[k, i], scale[k, i], mine - w, i, last, place)
+                moves[i] = behaviours.sent(kind[k, i], scale[k, i], mine - w, i, last, place)
             block.update_norms[s, k, i] = np.linalg.norm(moves[i])
             update = update + weights[k, i] * moves[i]
         else:
@@ -64,21 +97,13 @@ def _advance_seed(e: Any, state: State, block: Block, s: int, rounds: int) -> No
         array[s] = value
 
 
-def local_model(e: Any, seed: int, client: int, round_: int, w: Any, a: Any) -> Any:
+def local_model(e: Experiment, seed: int, client: int, round_: int, w: Array, a: Array) -> Array:
     """A client's model after one round's local updates from w, with step sizes a."""
-    mine = w.copy()
-    for step, batch in enumerate(_batches(e, seed, client, round_)):
+    mine, memory = w.copy(), e.local.init(w)
+    for step, batch in enumerate(e.problem.batches(e, seed, client, round_)):
         gradient = e.problem.gradient(client, mine, batch)
-        mine = mine - a[step] * e.local.direction(gradient, mine, w)
+        mine, memory = e.local.step(mine, gradient, w, a[step], memory)
     return mine
 
 
-def _batches(e: Any, seed: int, client: int, round_: int) -> Any:
-    """A client's mini-batches in one round: a network's own, else drawn with replacement."""
-    if hasattr(e.problem, "minibatches"):
-        return e.problem.minibatches(e, seed, client, round_)
-    size = int(e.problem.sizes[client])
-    return (
-        draws.batch(seed, client, round_, step, e.batch_size, size)
-        for step in range(e.steps[client])
-    )
+ENGINE = Reference()

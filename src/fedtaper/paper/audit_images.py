@@ -29,7 +29,7 @@ def federation(seed: int, attacked: bool) -> Experiment:
         local_epochs=1,
         batch_size=32,
         clock="epoch",
-        clients={0: Tapers(FASTER)} if attacked else {},
+        behaviours={0: Tapers(FASTER)} if attacked else {},
         seed=seed,
     )
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedtaper.core.errors import FedtaperError, nearest
-from fedtaper.experiment import Experiment, Run
+from fedtaper.experiment import Experiment
+from fedtaper.results import Run
 from fedtaper.simulation.drive import run as simulate
 from fedtaper.storage import store
 

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from fedtaper.core import draws
 from fedtaper.core.errors import StabilityWarning
+from fedtaper.core.protocols import as_quadratic
 from fedtaper.core.schedules import Power, Schedule
-from fedtaper.experiment import Experiment, Run
+from fedtaper.experiment import Experiment
 from fedtaper.paper.claim import Study
 from fedtaper.problems.linear import LinearRegression
+from fedtaper.results import Run
 from fedtaper.rules.presets import PRESETS
 from fedtaper.simulation.drive import run
 
@@ -109,7 +111,7 @@ def _reduce(made: Run) -> dict[str, Any]:
     k = log_rounds(ROUNDS)
     error, gradient = made.metrics["error"], made.metrics["gradient_norm"]
     near = np.maximum.accumulate((error > 0.05)[:, ::-1], axis=1)[:, ::-1]  # still to exceed
-    field_ = made.experiment.problem.mean_field(made.w[:, -1])
+    field_ = as_quadratic(made.experiment.problem).mean_field(made.w[:, -1])
     with np.errstate(over="ignore", invalid="ignore"):
         late_w = wobble(made.w[:, LATE])
     return {

@@ -93,7 +93,7 @@ def federation(
         rounds=ROUNDS,
         local_steps=LOCAL_STEPS,
         participation=tuple(0.7 if k == "missed rounds" else 1.0 for k in kinds),
-        clients={i: ATTACKERS[k] for i, k in enumerate(kinds) if k in ATTACKERS},
+        behaviours={i: ATTACKERS[k] for i, k in enumerate(kinds) if k in ATTACKERS},
         seed=seed,
     )
     return made, tuple(kinds)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedtaper.experiment import Run
 from fedtaper.paper.claim import Study
+from fedtaper.results import Run
 from fedtaper.show.plots import COLOURS, band, figure, shade
 
 CHANGE = "||change of the shared model||"

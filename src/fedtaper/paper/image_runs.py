@@ -8,10 +8,11 @@ from typing import Any
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.schedules import Constant, Power, Schedule
-from fedtaper.experiment import Experiment, Run
+from fedtaper.experiment import Experiment
 from fedtaper.paper.claim import Study
 from fedtaper.problems.data import SOURCES, DominantClass, RareClass
 from fedtaper.problems.images import ImageClassification
+from fedtaper.results import Run
 from fedtaper.rules.presets import PRESETS
 from fedtaper.simulation.drive import run as simulate
 from fedtaper.storage import store

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.experiment import Run
 from fedtaper.paper import image_figures as figures
 from fedtaper.paper.claim import Check, Claim, Outcome, Study, Verdict
 from fedtaper.paper.image_runs import (
@@ -25,6 +24,7 @@ from fedtaper.paper.image_runs import (
     rare_runs,
     setup,
 )
+from fedtaper.results import Run
 
 Array = NDArray[np.float64]
 LATE = 10  # rounds

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtaper.core.protocols import as_quadratic
 from fedtaper.core.schedules import Constant, Schedule
 from fedtaper.paper.claim import Study
 from fedtaper.paper.ensemble import (
@@ -32,7 +33,7 @@ def case(study: Study, setting: Setting, name: str, title: str) -> str:
     assert made.w is not None and made.w0 is not None
     k = log_rounds(ROUNDS)
     w = np.quantile(made.w[:, k - 1], QUANTILES, axis=0)
-    own = np.linalg.norm(e.problem.mean_field(made.w[:, k - 1]), axis=-1)
+    own = np.linalg.norm(as_quadratic(e.problem).mean_field(made.w[:, k - 1]), axis=-1)
     limit, now = e.limit_influence, e.effective_influence(ROUNDS - 1, ROUNDS)[0]
     differs = bool(np.max(np.abs(limit - now)) > 1e-3)
     with figure(study.figure(name), rows=2, height=2.2) as axes:
@@ -41,9 +42,13 @@ def case(study: Study, setting: Setting, name: str, title: str) -> str:
         start = np.quantile(made.w0, QUANTILES, axis=0)[:, None]
         parameters(top, np.append(0.5, k), np.concatenate([start, w], axis=1), (low, high))
         for j in range(e.problem.dim):
-            top.axhline(e.problem.equilibrium(now)[j], color=COLOURS[j], ls=":", lw=0.9)
+            top.axhline(
+                as_quadratic(e.problem).equilibrium(now)[j], color=COLOURS[j], ls=":", lw=0.9
+            )
             if differs:
-                top.axhline(e.problem.equilibrium(limit)[j], color=COLOURS[j], ls="--", lw=0.9)
+                top.axhline(
+                    as_quadratic(e.problem).equilibrium(limit)[j], color=COLOURS[j], ls="--", lw=0.9
+                )
         lines = "dotted: w*(p_n)" + (", dashed: w*(p)" if differs else " = w*(p)")
         top.set(ylabel="shared model", title=f"{title}\n{lines}", ylim=(low, high))
         rounds_axis(top)
@@ -64,7 +69,9 @@ def case(study: Study, setting: Setting, name: str, title: str) -> str:
 
 def _window(e: Any, w: Any, now: Any, limit: Any) -> tuple[float, float]:
     """Room for the optima and for the trajectory after its first climb."""
-    seen = np.concatenate([w[:, w.shape[1] // 3 :].ravel(), *e.problem.equilibrium([now, limit])])
+    seen = np.concatenate(
+        [w[:, w.shape[1] // 3 :].ravel(), *as_quadratic(e.problem).equilibrium([now, limit])]
+    )
     low, high = float(seen.min()), float(seen.max())
     room = 0.3 * (high - low) + 0.1
     return low - room, high + 2 * room
@@ -128,7 +135,7 @@ def _trajectories(study: Study, name: str, settings: dict[int, Setting]) -> str:
             made = quiet_run(e, range(max(10, study.seeds // 5)))
             assert made.w is not None
             w = np.quantile(made.w[:, k - 1], QUANTILES, axis=0)
-            optimum = e.problem.equilibrium(e.limit_influence)
+            optimum = as_quadratic(e.problem).equilibrium(e.limit_influence)
             parameters(axis, k, w, (0.9, 1.1))
             for j in range(e.problem.dim):
                 axis.axhline(optimum[j], color=COLOURS[j], ls=":", lw=0.9)
@@ -217,7 +224,7 @@ def _baseline_parameters(study: Study) -> str:
                 e = Setting(step, preset=preset).experiment(0)
                 made = quiet_run(e, range(max(10, study.seeds // 10)))
                 assert made.w is not None
-                optimum = e.problem.equilibrium(e.limit_influence)
+                optimum = as_quadratic(e.problem).equilibrium(e.limit_influence)
                 low, _, high = np.quantile(made.w[:, k - 1], QUANTILES, axis=0)
                 for j in range(e.problem.dim):
                     label = NAMES[preset] if j == 0 else ""

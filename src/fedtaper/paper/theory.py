@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperWarning
 from fedtaper.core.schedules import Constant, Power, Schedule
-from fedtaper.experiment import Experiment, Run
+from fedtaper.experiment import Experiment
 from fedtaper.paper.claim import Check, Claim, Outcome, Study
 from fedtaper.problems.linear import LinearRegression
+from fedtaper.results import Run
 from fedtaper.rules.presets import PRESETS
 from fedtaper.simulation.drive import run
 from fedtaper.theory.bound import Bound, bound

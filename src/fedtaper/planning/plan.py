@@ -175,8 +175,7 @@ def _problem(problem: Any, target: Target, num_clients: int | None, sizes: Any) 
 
 def _scales(base: Experiment, numbers: Array, start: Power) -> list[Power]:
     """Scales c that give the numbers at the horizon, the largest being the one given."""
-    mean = getattr(base.server, "mean", base.server)
-    if getattr(mean, "over", None) == "step_sums":
+    if base.server.erases_influence:
         raise FedtaperError(
             "this server divides by the sums of the step sizes: every client counts the same "
             'whatever its steps; use Average() or Normalised(over="steps")'
@@ -251,7 +250,7 @@ def _vanishing(made: Experiment, numbers: Array) -> list[str]:
     out = []
     left = _on_scale(made.influence().raw, numbers)
     n = made.rounds * made.period
-    slow = min(s.delta for s in made.schedules)  # type: ignore[union-attr]
+    slow = min(s.delta for s in made.schedules)
     for i in np.flatnonzero(numbers == 0):
         later = ""
         if left[i] > 0.01 and slow < FASTEST:

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import whole
+from fedtaper.core.checks import check_whole
 from fedtaper.core.errors import FedtaperError
+from fedtaper.problems.data import RareClass
+from fedtaper.problems.images import ImageClassification
 
 Array = NDArray[np.float64]
 Target = Sequence[float] | Mapping[int, float] | str | Iterable[str]
@@ -69,7 +71,7 @@ def _by_rules(rules: list[str], problem: Any) -> tuple[Array, dict[int, Fade]]:
             numbers[_named_client(found[1], problem)] = float(found[2])
         elif found := _FADE.fullmatch(text):
             client = _client(int(found[1]), count)
-            whole("the round to fade by", int(found[4]), low=2)
+            check_whole("the round to fade by", int(found[4]), low=2)
             start = float(found[2]) / 100 if found[2] else 1.0
             fades[client] = Fade(float(found[3]) / 100, int(found[4]), start)
             numbers[client] = np.nan
@@ -85,8 +87,8 @@ def _by_rules(rules: list[str], problem: Any) -> tuple[Array, dict[int, Fade]]:
 def _named_client(name: str, problem: Any) -> int:
     if name != "rare client":
         return _client(int(name.split()[1]), int(problem.num_clients))
-    split: Any = getattr(problem, "split", None)
-    if not hasattr(split, "rare"):
+    split = problem.split if isinstance(problem, ImageClassification) else None
+    if not isinstance(split, RareClass):
         raise FedtaperError(
             'no client is rare here: plan with a problem split by RareClass, or say "client 0"'
         )
@@ -94,7 +96,7 @@ def _named_client(name: str, problem: Any) -> int:
 
 
 def _client(client: Any, count: int) -> int:
-    whole("a client in the target", client, low=0)
+    check_whole("a client in the target", client, low=0)
     if client >= count:
         raise FedtaperError(f"the target names client {client}, but there are {count} (from 0)")
     return int(client)

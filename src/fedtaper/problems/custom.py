@@ -13,11 +13,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import whole
+from fedtaper.core.checks import check_whole
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.protocols import ProblemKind, Unit
 from fedtaper.problems.network import (
     Minibatches,
     evaluating,
+    every_sample,
     first_model,
     minibatches,
     need_torch,
@@ -90,14 +92,15 @@ class Custom:
     sampler: Callable[[int], Any] | None = None
     buffers: Literal["refuse", "average"] = "refuse"
     check_finite: bool = True
-    default_clock: ClassVar[str] = "epoch"
+    kind: ClassVar[ProblemKind] = "network"
+    default_clock: ClassVar[Unit] = "epoch"
 
     def __post_init__(self) -> None:
         if not callable(self.loss) or not callable(self.init):
             raise FedtaperError("loss and init must be functions: loss(model, *batch), init()")
         if not len(self.client_data):
             raise FedtaperError("client_data is empty: give one entry per client")
-        whole("workers", self.workers, low=0)
+        check_whole("workers", self.workers, low=0)
         if self.buffers not in ("refuse", "average"):
             raise FedtaperError(f'buffers must be "refuse" or "average", not {self.buffers!r}')
         need_torch()
@@ -163,7 +166,7 @@ class Custom:
         """The shared model before round 1."""
         return first_model(self._made, seed, 1)
 
-    def minibatches(self, e: Any, seed: int, client: int, round_: int) -> Minibatches | ReadAhead:
+    def batches(self, e: Any, seed: int, client: int, round_: int) -> Minibatches | ReadAhead:
         """One client's mini-batches in one round."""
         order = None if self.sampler is None else lambda key: self._pass(client, key)
         found = minibatches(e, seed, client, round_, augment=False, order=order)
@@ -190,6 +193,10 @@ class Custom:
                 f"client {client}: its sampler names samples outside 0 to {self.sizes[client] - 1}"
             )
         return found
+
+    def every_sample(self, client: int) -> Minibatches:
+        """All of a client's samples as one batch."""
+        return every_sample(int(self.sizes[client]))
 
     def take(self, client: int, batch: Minibatches, dtype: Any = None) -> tuple[Any, ...]:
         """A mini-batch as the loss's arguments; ``dtype`` for floats (default: single)."""

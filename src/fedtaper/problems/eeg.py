@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.checks import whole
+from fedtaper.core.checks import check_whole
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.protocols import ProblemKind, Unit
 from fedtaper.problems.data.eeg import EegWindows, compressed, features, load_eeg, stand_in
 from fedtaper.problems.network import (
     Minibatches,
@@ -68,8 +69,8 @@ class SeizureDetection:
     expert: Literal["A", "B", "both"] = "both"
     data_dir: str | None = None
     seed: int = 0
-    default_clock: ClassVar[Literal["epoch"]] = "epoch"
-    kind: ClassVar[Literal["network"]] = "network"
+    default_clock: ClassVar[Unit] = "epoch"
+    kind: ClassVar[ProblemKind] = "network"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shares", tuple(self.shares))
@@ -87,11 +88,11 @@ class SeizureDetection:
             raise FedtaperError("shares must be above 0: every hospital has infants")
         if not all(0 < s < 1 for s in self.seizure_shares):
             raise FedtaperError("seizure_shares must lie between 0 and 1")
-        whole("folds", self.folds, low=2)
-        whole("fold", self.fold, low=0)
+        check_whole("folds", self.folds, low=2)
+        check_whole("fold", self.fold, low=0)
         if self.fold >= self.folds:
             raise FedtaperError(f"fold {self.fold} does not exist: folds are 0 to {self.folds - 1}")
-        whole("seed", self.seed, low=0)
+        check_whole("seed", self.seed, low=0)
 
     @property
     def num_clients(self) -> int:
@@ -202,8 +203,6 @@ class SeizureDetection:
     def batches(self, e: Any, seed: int, client: int, round_: int) -> Minibatches:
         """One hospital's mini-batches in one round."""
         return minibatches(e, seed, client, round_, augment=False)
-
-    minibatches = batches
 
     def every_sample(self, client: int) -> Minibatches:
         """All windows of a hospital as one batch."""

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import whole
+from fedtaper.core.checks import check_whole
 from fedtaper.core.errors import FedtaperError
-from fedtaper.problems.data import SOURCES, DominantClass, ImageData, load_images
+from fedtaper.core.protocols import ProblemKind, Unit
+from fedtaper.problems.data import SOURCES, DominantClass, ImageData, RareClass, load_images
+from fedtaper.problems.data.splits import Split
 from fedtaper.problems.network import (
     Minibatches,
     augmented,
     evaluating,
+    every_sample,
     first_model,
     minibatches,
     need_torch,
@@ -68,14 +71,15 @@ class ImageClassification:
     data_dir: str | None = None
     seed: int = 0
     client_samples: tuple[int, ...] | None = field(default=None, repr=False, compare=False)
-    default_clock: ClassVar[str] = "epoch"
+    kind: ClassVar[ProblemKind] = "network"
+    default_clock: ClassVar[Unit] = "epoch"
 
     def __post_init__(self) -> None:
-        whole("num_clients", self.num_clients)
-        whole("seed", self.seed, low=0)
+        check_whole("num_clients", self.num_clients)
+        check_whole("seed", self.seed, low=0)
         if self.start not in ("one", "mean"):
             raise FedtaperError(f'start must be "one" or "mean", not {self.start!r}')
-        if not hasattr(self.split, "places"):
+        if not isinstance(self.split, Split):
             raise FedtaperError(f"split must be such as RareClass(6), not {self.split!r}")
         if isinstance(self.data_dir, Path):
             object.__setattr__(self, "data_dir", str(self.data_dir))
@@ -83,7 +87,8 @@ class ImageClassification:
             object.__setattr__(self, "client_samples", tuple(self.client_samples))
         if self.rare is None:
             known = SOURCES[self.data_set].rare if self.data_set in SOURCES else 0
-            object.__setattr__(self, "rare", getattr(self.split, "rare", known))
+            rare = self.split.rare if isinstance(self.split, RareClass) else known
+            object.__setattr__(self, "rare", rare)
         if self.augment is None:
             known = self.data_set in SOURCES and SOURCES[self.data_set].augment
             object.__setattr__(self, "augment", known)
@@ -160,7 +165,7 @@ class ImageClassification:
         """The shared model before round 1."""
         return first_model(self._made, seed, 1 if self.start == "one" else self.num_clients)
 
-    def minibatches(self, e: Any, seed: int, client: int, round_: int) -> Minibatches:
+    def batches(self, e: Any, seed: int, client: int, round_: int) -> Minibatches:
         """One client's mini-batches and augmentations in one round."""
         return minibatches(e, seed, client, round_, bool(self.augment))
 
@@ -170,6 +175,10 @@ class ImageClassification:
 
         pairs = zip(self.x, self.y, strict=True)
         return [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in pairs]
+
+    def every_sample(self, client: int) -> Minibatches:
+        """All of a client's samples as one batch."""
+        return every_sample(int(self.sizes[client]))
 
     def take(self, client: int, batch: Minibatches, dtype: Any = None) -> tuple[Any, ...]:
         """A mini-batch as tensors, augmented if asked."""

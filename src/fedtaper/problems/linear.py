@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.checks import per_client, whole
+from fedtaper.core.checks import check_whole, per_client
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.protocols import ProblemKind, Unit
 
 Array = NDArray[np.float64]
 _DATA, _FIRST_MODEL = 1, 2  # places of the draws
@@ -61,6 +62,8 @@ class LinearRegression:
     arrays: tuple[tuple[Array, ...], tuple[Array, ...]] | None = field(
         default=None, repr=False, compare=False
     )
+    kind: ClassVar[ProblemKind] = "linear"
+    default_clock: ClassVar[Unit] = "update"
 
     def __post_init__(self) -> None:
         for name in ("samples", "feature_spread", "snr_db", "true_w"):  # lists as tuples
@@ -69,8 +72,8 @@ class LinearRegression:
                 nested = np.asarray(value).tolist()
                 value = tuple(tuple(v) if isinstance(v, list) else v for v in nested)
                 object.__setattr__(self, name, value)
-        whole("num_clients", self.num_clients)
-        whole("dim", self.dim)
+        check_whole("num_clients", self.num_clients)
+        check_whole("dim", self.dim)
         sizes = per_client("samples", self.samples, self.num_clients)
         for i, size in enumerate(sizes):
             if not (size >= 1 and size == int(size)):
@@ -79,7 +82,7 @@ class LinearRegression:
         per_client("sigma_w", self.sigma_w, 1, low=0)
         per_client("init_spread", self.init_spread, 1, low=0)
         per_client("snr_db", self.snr_db, self.num_clients)
-        whole("seed", self.seed, low=0)
+        check_whole("seed", self.seed, low=0)
         if self.true_w is not None:
             shape = np.shape(self.true_w)
             if shape not in ((self.dim,), (self.num_clients, self.dim)):
@@ -191,6 +194,16 @@ class LinearRegression:
         """The shared model before round 1: the mean of the clients' first models."""
         rng = draws.generator(seed, _FIRST_MODEL)
         return (self.init_spread * rng.normal(size=(self.num_clients, self.dim))).mean(axis=0)
+
+    def batches(self, e: Any, seed: int, client: int, round_: int) -> Iterator[NDArray[np.int64]]:
+        """One client's mini-batches in one round: drawn uniformly, with replacement."""
+        size = int(self.sizes[client])
+        for step in range(e.steps[client]):
+            yield draws.batch(seed, client, round_, step, e.batch_size, size)
+
+    def every_sample(self, client: int) -> NDArray[np.int64]:
+        """All of a client's samples as one batch."""
+        return np.arange(int(self.sizes[client]))
 
     def gradient(self, client: int, w: Array, batch: NDArray[np.int64] | slice) -> Array:
         """Mean over the batch of x (x'w - y), without the factor 2 (REG12)."""

@@ -54,6 +54,9 @@ class Minibatches:
     def __len__(self) -> int:
         return len(self.index)
 
+    def __iter__(self) -> Iterator[Minibatches]:
+        return (self[step] for step in range(len(self)))
+
     def __getitem__(self, step: int) -> Minibatches:
         """One row, without its padding."""
         if step >= len(self):
@@ -117,6 +120,11 @@ def _passes(order: Order, keys: NDArray[np.int64], count: int) -> NDArray[np.int
             raise FedtaperError("the sampler gave no samples")
         found.append(one)
     return np.concatenate(found)[:count]
+
+
+def every_sample(size: int) -> Minibatches:
+    """All of a client's samples as one mini-batch."""
+    return Minibatches(np.arange(size), np.array([size]))
 
 
 def augmented(x: torch.Tensor, flip: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtaper.core.protocols import ProblemKind, Unit
+
 
 @dataclass(frozen=True)
 class Recorded:
@@ -19,7 +21,8 @@ class Recorded:
 
     samples: tuple[int, ...]
     dim: int
-    default_clock: ClassVar[str] = "epoch"
+    kind: ClassVar[ProblemKind] = "recorded"
+    default_clock: ClassVar[Unit] = "epoch"
 
     @property
     def num_clients(self) -> int:

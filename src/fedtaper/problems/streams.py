@@ -14,14 +14,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.checks import per_client, whole
+from fedtaper.core.checks import check_whole, per_client
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.protocols import ProblemKind, Unit
 from fedtaper.problems.quadratic import Moments, Quadratic, equilibrium
 
 Array = NDArray[np.float64]
@@ -116,8 +117,8 @@ class RegressionStream(Quadratic):
     init_spread: float = 20.0
     samples: int | tuple[int, ...] = 1_000_000
     seed: int = 0
-    kind: ClassVar[Literal["quadratic"]] = "quadratic"
-    default_clock: ClassVar[Literal["update"]] = "update"
+    kind: ClassVar[ProblemKind] = "quadratic"
+    default_clock: ClassVar[Unit] = "update"
 
     def __post_init__(self) -> None:
         for name in ("rho", "feature_spread", "snr_db", "samples", "true_w"):  # lists as tuples
@@ -126,9 +127,9 @@ class RegressionStream(Quadratic):
                 nested = np.asarray(value).tolist()
                 value = tuple(tuple(v) if isinstance(v, list) else v for v in nested)
                 object.__setattr__(self, name, value)
-        whole("num_clients", self.num_clients)
-        whole("dim", self.dim)
-        whole("seed", self.seed, low=0)
+        check_whole("num_clients", self.num_clients)
+        check_whole("dim", self.dim)
+        check_whole("seed", self.seed, low=0)
         for i, rho in enumerate(per_client("rho", self.rho, self.num_clients)):
             if not 0 <= rho <= LARGEST_RHO:
                 raise FedtaperError(
@@ -204,8 +205,6 @@ class RegressionStream(Quadratic):
         """The next samples of the client's stream, (x, y) for each local update."""
         return stream_batches(self, self.client_w[client], e, seed, client, round_)
 
-    minibatches = batches
-
     def every_sample(self, client: int) -> Batch:
         """Independent samples that stand for the population."""
         z = draws.generator(self.seed, _SAMPLE, client).normal(size=(_EVERY, self.dim + 1))
@@ -272,8 +271,8 @@ class MovingRegression:
     change_round: int | None = None
     change: float | tuple[float, ...] = 0.0
     seed: int = 0
-    kind: ClassVar[Literal["gradient"]] = "gradient"
-    default_clock: ClassVar[Literal["update"]] = "update"
+    kind: ClassVar[ProblemKind] = "gradient"
+    default_clock: ClassVar[Unit] = "update"
 
     def __post_init__(self) -> None:
         for name in ("drift", "change"):
@@ -281,9 +280,9 @@ class MovingRegression:
             if isinstance(value, (list, np.ndarray)):
                 object.__setattr__(self, name, tuple(np.asarray(value).tolist()))
             per_client(name, getattr(self, name), self.num_clients, low=0)
-        whole("seed", self.seed, low=0)
+        check_whole("seed", self.seed, low=0)
         if self.change_round is not None:
-            whole("change_round", self.change_round)
+            check_whole("change_round", self.change_round)
         elif np.any(np.asarray(self.change) != 0):
             raise FedtaperError("a change needs its round: give change_round")
 
@@ -327,8 +326,6 @@ class MovingRegression:
         """The next samples of the client's stream, (x, y) for each local update."""
         w = self.targets(round_, round_ + 1)[0, client]
         return stream_batches(self.stream, w, e, seed, client, round_)
-
-    minibatches = batches
 
     def every_sample(self, client: int) -> Batch:
         """Independent samples of the first round's population."""

@@ -1,6 +1,6 @@
 """Simulated clients that do not do what they declared, to test an audit against.
 
-A behaviour wraps a client's honest update: ``Experiment(..., clients={3: Idle()})``. The
+A behaviour wraps a client's honest update: ``Experiment(..., behaviours={3: Idle()})``. The
 experiment's schedules stay what was *declared*; a behaviour says what is *sent*. All of them
 reduce to two tables, the step sizes that are really used and, round by round, a kind and a
 scale, so that every engine needs one small function, :func:`sent`.
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.checks import whole
+from fedtaper.core.checks import check_whole
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.schedules import Constant, Power, Schedule
 
@@ -107,7 +107,7 @@ class After:
     then: Tapers | Idle | Noise | Copies
 
     def __post_init__(self) -> None:
-        whole("round", self.round, low=0)
+        check_whole("round", self.round, low=0)
         if isinstance(self.then, After) or not isinstance(self.then, Behaviour):
             raise FedtaperError(f"After needs a behaviour such as Idle(), not {self.then!r}")
 
@@ -121,14 +121,19 @@ BEHAVIOURS: dict[str, Any] = {"tapers": Tapers, "idle": Idle, "noise": Noise, "c
 
 def checked(clients: Any, count: int) -> tuple[tuple[int, Behaviour], ...]:
     """Behaviours by client, as sorted pairs; refused where there is no such client."""
-    pairs = sorted(dict(clients).items())
+    try:
+        pairs = list(dict(clients).items())
+    except (TypeError, ValueError):
+        raise FedtaperError(
+            f"behaviours are given by client, such as {{3: Idle()}}, not {clients!r:.80}"
+        ) from None
     for client, behaviour in pairs:
-        whole("a client in clients", client, low=0)
+        check_whole("a client in behaviours", client, low=0)
         if client >= count:
-            raise FedtaperError(f"clients names client {client}, but there are {count} (from 0)")
+            raise FedtaperError(f"behaviours names client {client}, but there are {count} (from 0)")
         if not isinstance(behaviour, Behaviour):
             raise FedtaperError(f"client {client}: {behaviour!r} is not a behaviour such as Idle()")
-    return tuple(pairs)
+    return tuple(sorted(pairs, key=lambda pair: int(pair[0])))
 
 
 def needs_last(clients: tuple[tuple[int, Behaviour], ...]) -> bool:
@@ -141,7 +146,7 @@ def tables(experiment: Any, first: int, last: int) -> tuple[NDArray[np.int64], A
     """Kind and scale of what each client sends in rounds first to last - 1, each (rounds, L)."""
     kind = np.full((last - first, experiment.num_clients), SCALED, dtype=np.int64)
     scale = np.ones(kind.shape)
-    for client, behaviour in experiment.clients:
+    for client, behaviour in experiment.behaviours:
         _, what, size = behaviour.plan(experiment.schedules[client])
         from_row = max(0, _start(behaviour) - first)
         kind[from_row:, client] = what
@@ -152,7 +157,7 @@ def tables(experiment: Any, first: int, last: int) -> tuple[NDArray[np.int64], A
 def actual_step_sizes(experiment: Any, first: int, last: int) -> Array:
     """The step sizes that are really used in those rounds, (rounds, updates, L)."""
     a = experiment.step_sizes(first, last)
-    used = {c: b for c, b in experiment.clients if isinstance(getattr(b, "then", b), Tapers)}
+    used = {c: b for c, b in experiment.behaviours if isinstance(getattr(b, "then", b), Tapers)}
     if not used:
         return a
     a = a.copy()

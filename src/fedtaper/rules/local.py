@@ -9,17 +9,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from fedtaper.core.errors import FedtaperError
-
-
-class LocalRule(Protocol):
-    """What an engine asks of a local rule."""
-
-    def direction(self, gradient: Any, w: Any, anchor: Any) -> Any:
-        """What the step size multiplies; ``anchor`` is the model the round started from."""
-        ...
+from fedtaper.core.protocols import Memoryless
 
 
 def proximal_direction(gradient: Any, w: Any, anchor: Any, mu: float) -> Any:
@@ -28,10 +21,8 @@ def proximal_direction(gradient: Any, w: Any, anchor: Any, mu: float) -> Any:
 
 
 @dataclass(frozen=True)
-class Sgd:
+class Sgd(Memoryless):
     """Plain mini-batch gradient steps: FedSGD, FedAvg, FedNova."""
-
-    mu: ClassVar[float] = 0.0
 
     def direction(self, gradient: Any, w: Any, anchor: Any) -> Any:
         """The gradient itself."""
@@ -39,7 +30,7 @@ class Sgd:
 
 
 @dataclass(frozen=True)
-class Proximal:
+class Proximal(Memoryless):
     """FedProx: the gradient plus a pull, mu times as strong as the distance, to the anchor.
 
     >>> Proximal(mu=0.5).direction(1.0, w=3.0, anchor=1.0)
@@ -51,6 +42,11 @@ class Proximal:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.mu) and self.mu >= 0):
             raise FedtaperError(f"mu must be a finite number of at least 0, not {self.mu!r}")
+
+    @property
+    def added_curvature(self) -> float:  # type: ignore[override]
+        """The pull to the anchor is a quadratic of curvature mu."""
+        return self.mu
 
     def direction(self, gradient: Any, w: Any, anchor: Any) -> Any:
         """The gradient of the client's loss with the proximal term."""

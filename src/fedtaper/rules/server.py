@@ -10,31 +10,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.protocols import Memory
 
 Array = NDArray[np.float64]
-State = tuple[Any, ...]
-
-
-class ServerRule(Protocol):
-    """What an engine asks of a server rule."""
-
-    def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
-        """Each client's weight; ``step_sums`` is (rounds, L) and so is the result."""
-        ...
-
-    def init(self, w: Any) -> State:
-        """The state before the first round."""
-        ...
-
-    def step(self, w: Any, update: Any, state: State) -> tuple[Any, State]:
-        """The next model and state, from the weighted sum of the clients' updates."""
-        ...
 
 
 def _shares(by: str, samples: Array) -> Array:
@@ -42,15 +26,18 @@ def _shares(by: str, samples: Array) -> Array:
 
 
 class _Mean:
-    """The step of a plain mean: w + D, no state."""
+    """The step of a plain mean: w + D, no memory."""
 
-    def init(self, w: Any) -> State:
+    rescales: ClassVar[bool] = False
+    erases_influence: bool = False
+
+    def init(self, w: Any) -> Memory:
         """A mean keeps nothing."""
         return ()
 
-    def step(self, w: Any, update: Any, state: State) -> tuple[Any, State]:
+    def step(self, w: Any, update: Any, memory: Memory) -> tuple[Any, Memory]:
         """Move by the weighted sum of the updates."""
-        return w + update, state
+        return w + update, memory
 
 
 @dataclass(frozen=True)
@@ -82,6 +69,11 @@ class Normalised(_Mean):
     def __post_init__(self) -> None:
         _one_of("by", self.by, ("uniform", "samples"))
         _one_of("over", self.over, ("steps", "step_sums"))
+
+    @property
+    def erases_influence(self) -> bool:  # type: ignore[override]
+        """Dividing by the sums of the step sizes undoes them."""
+        return self.over == "step_sums"
 
     def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
         """Shares times (mean of the measure) / (the client's own)."""
@@ -127,6 +119,12 @@ class _Optimiser:
     tau: float = 1e-3
     mean: Average | Normalised = field(default_factory=Average)
     second: ClassVar[Any]
+    rescales: ClassVar[bool] = True
+
+    @property
+    def erases_influence(self) -> bool:
+        """As its mean does."""
+        return self.mean.erases_influence
 
     def __post_init__(self) -> None:
         for name, low, high in (("eta", 0, math.inf), ("tau", 0, math.inf)):
@@ -142,13 +140,13 @@ class _Optimiser:
         """Those of ``mean``."""
         return self.mean.weights(samples, steps, step_sums)
 
-    def init(self, w: Any) -> State:
+    def init(self, w: Any) -> Memory:
         """First moment 0; second moment tau^2, as in the paper of the FedOpt family."""
         return w * 0.0, w * 0.0 + self.tau**2
 
-    def step(self, w: Any, update: Any, state: State) -> tuple[Any, State]:
+    def step(self, w: Any, update: Any, memory: Memory) -> tuple[Any, Memory]:
         """Both moments forward, then the scaled step."""
-        m, v = state
+        m, v = memory
         m = momentum(m, update, self.b1)
         v = self.second(v, update, self.b2)
         return scaled_step(w, m, v, self.eta, self.tau), (m, v)

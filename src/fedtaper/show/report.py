@@ -14,7 +14,9 @@ import numpy as np
 
 import fedtaper
 from fedtaper.core.errors import FedtaperError
-from fedtaper.experiment import Run
+from fedtaper.core.protocols import is_quadratic
+from fedtaper.problems.linear import LinearRegression
+from fedtaper.results import Run
 from fedtaper.storage import store
 from fedtaper.theory.forecast import fades
 
@@ -136,7 +138,8 @@ def _run_section(run: Run) -> str:
          "influence now", "in the limit"], clients,
     )  # fmt: skip
     pictures = "".join(_run_figures(run)) if len(run.round) > 1 else ""
-    data = None if getattr(e.problem, "arrays", None) is None else store.DATA
+    own = isinstance(e.problem, LinearRegression) and e.problem.arrays is not None
+    data = store.DATA if own else None
     settings = escape(fedtaper.to_toml(e, data))
     notes = escape(json.dumps(run.provenance or store.provenance(run), indent=2))
     return (
@@ -165,8 +168,7 @@ def _run_figures(run: Run) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
         made = [_image(draw.draw_metrics(run, base / "m.png"), "Distances and norms")]
-        known = hasattr(run.experiment.problem, "equilibrium")
-        if known and run.w is not None and not run.diverged:
+        if is_quadratic(run.experiment.problem) and run.w is not None and not run.diverged:
             made.append(_image(draw.draw_trajectory(run, base / "t.png"), "Shared model"))
         made.append(_image(draw.draw_influence(run, base / "i.png"), "Effective influence"))
     return made

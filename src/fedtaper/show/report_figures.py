@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.experiment import Run
+from fedtaper.core.protocols import as_quadratic
+from fedtaper.results import Run
 from fedtaper.show.plots import COLOURS, band, figure, parameters, rounds_axis
 
 Array = NDArray[np.float64]
@@ -56,8 +57,9 @@ def draw_trajectory(run: Run, path: Path) -> Path:
     e = run.experiment
     assert run.w is not None
     shown = min(3, e.problem.dim)
-    now = e.problem.equilibrium(e.effective_influence(e.rounds - 1, e.rounds)[0])
-    limit = e.problem.equilibrium(e.limit_influence)
+    equilibrium = as_quadratic(e.problem).equilibrium
+    now = equilibrium(e.effective_influence(e.rounds - 1, e.rounds)[0])
+    limit = equilibrium(e.limit_influence)
     with figure(path, height=2.6) as axes:
         axis = axes[0, 0]
         for j in range(shown):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperError
-from fedtaper.experiment import Run
+from fedtaper.results import Run
 from fedtaper.show.plots import COLOURS, band, figure, rounds_axis
 from fedtaper.theory.bound import Bound
 from fedtaper.theory.noise import NoiseSums

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedtaper.core.errors import FedtaperError
-from fedtaper.experiment import Experiment, Run
+from fedtaper.experiment import Experiment
+from fedtaper.results import Run
 from fedtaper.simulation.drive import run as simulate
 from fedtaper.storage import store
 

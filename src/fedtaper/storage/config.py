@@ -25,8 +25,9 @@ from fedtaper.storage.written import to_toml
 
 __all__ = ["from_toml", "log_of", "read_log", "read_toml", "to_toml"]
 
-_OWN_TABLES = ("problem", "schedules", "local", "server", "clients")
-TABLES = ("experiment", *_OWN_TABLES, "federation", "log")
+_OWN_TABLES = ("problem", "schedules", "local", "server", "behaviours")
+_OLD_NAMES = {"clients": "behaviours"}  # files written before the tables were renamed
+TABLES = ("experiment", *_OWN_TABLES, *_OLD_NAMES, "federation", "log")
 CUSTOM, RECORDED = "custom", "recorded"  # problems that are code, and so cannot be in a file
 
 
@@ -102,6 +103,7 @@ def from_toml(
     tree = _tree(text)
     find = partial(names.find, folder=code)
     known("table", tree, TABLES, where="the file")
+    tree = {_OLD_NAMES.get(name, name): table for name, table in tree.items()}
     for name in ("experiment", "problem", "schedules"):
         if name not in tree:
             raise FedtaperError(f"the table [{name}] is missing")
@@ -111,8 +113,8 @@ def from_toml(
         if name in tree:
             what = f"the {name} rule"
             settings[name] = kinds.rule(_table(tree, name), rules, f"[{name}]", what, find)
-    if "clients" in tree:
-        settings["clients"] = _behaviours(_table(tree, "clients"), find)
+    if "behaviours" in tree:
+        settings["behaviours"] = _behaviours(_table(tree, "behaviours"), find)
     if "rounds" not in settings:
         raise FedtaperError("[experiment] needs rounds")
     schedules = _schedules(tree["schedules"], objective.num_clients, find)
@@ -242,10 +244,10 @@ def _schedules(found: Any, num_clients: int, find: kinds.Find) -> list[Schedule]
 
 
 def _behaviours(table: dict[str, Any], find: kinds.Find) -> dict[int, Any]:
-    """``[clients.3]`` tables: what a client does that is not what it declared."""
+    """``[behaviours.3]`` tables: what a client does that is not what it declared."""
     out = {}
     for client, found in table.items():
-        where = f"[clients.{client}]"
+        where = f"[behaviours.{client}]"
         if not (client.isascii() and client.isdigit()) or not isinstance(found, dict):
             raise FedtaperError(f"{where}: behaviours are tables by client number, from 0")
         found = dict(found)

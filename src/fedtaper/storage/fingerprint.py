@@ -36,17 +36,18 @@ DERIVED = {"client_samples", "arrays"}  # fields of problems that follow from ot
 
 def fingerprint(experiment: Experiment, data: bool = True) -> Fingerprint:
     """The experiment as plain values; ``data`` says whether to look at the clients' data too."""
-    apart = {"problem", "schedules", "behaviours", "clients"}
+    apart = {"problem", "schedules", "behaviours"}
     found: Fingerprint = {"kind": "experiment"}
     found["settings"] = {
         f.name: text(getattr(experiment, f.name)) for f in fields(experiment) if f.name not in apart
     }
-    found["schedules"] = _runs([text(s) for s in experiment.schedules])  # type: ignore[union-attr]
-    found["behaviours"] = {str(i): text(b) for i, b in _behaviours(experiment)}
+    found["schedules"] = _runs([text(s) for s in experiment.schedules])
+    found["behaviours"] = {str(i): text(b) for i, b in experiment.behaviours}
     found["problem"] = _problem(experiment.problem)
     found["sizes"] = _runs([str(int(size)) for size in experiment.problem.sizes])
     found["data"] = _runs(_data(experiment.problem)) if data else None
-    usual = _defaults(type(experiment.problem)) if is_dataclass(experiment.problem) else {}
+    problem = type(experiment.problem)
+    usual: dict[str, Any] = _defaults(problem) if is_dataclass(problem) else {}
     found["defaults"] = _defaults(Experiment) | {f"problem: {k}": v for k, v in usual.items()}
     return found
 
@@ -255,11 +256,6 @@ def _entry(entry: Any) -> str:
 
 def _joined(parts: Sequence[str]) -> str:
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:SHORT]
-
-
-def _behaviours(experiment: Any) -> Any:
-    names = {f.name for f in fields(experiment)}
-    return getattr(experiment, "behaviours" if "behaviours" in names else "clients")
 
 
 def _runs(values: Sequence[str]) -> list[list[Any]]:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedtaper.core.errors import FedtaperError
-from fedtaper.experiment import Divergence, Experiment, Run
+from fedtaper.experiment import Experiment
 from fedtaper.problems.recorded import Recorded
+from fedtaper.results import Divergence, Run
 from fedtaper.storage import durable
 from fedtaper.storage.checkpoints import CHECKPOINT, PREVIOUS
 from fedtaper.storage.config import read_toml

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import fedtaper
-from fedtaper.experiment import Run
+from fedtaper.results import Run
 
 
 def provenance(run: Run) -> dict[str, Any]:

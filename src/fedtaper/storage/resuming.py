@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperError
-from fedtaper.experiment import Experiment, Run
+from fedtaper.experiment import Experiment
+from fedtaper.results import Run
 from fedtaper.storage import durable
 from fedtaper.storage.checkpoints import load_checkpoint
 from fedtaper.storage.fingerprint import Fingerprint, differences, in_words

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from fedtaper.core.errors import FedtaperError
-from fedtaper.experiment import Run
 from fedtaper.problems.linear import LinearRegression
+from fedtaper.results import Run
 from fedtaper.storage import durable
 from fedtaper.storage.checkpoints import (
     CHECKPOINT,

@@ -35,7 +35,7 @@ def to_toml(experiment: Experiment, data: str | None = None, stored: bool = Fals
     own_data = isinstance(problem, LinearRegression) and problem.arrays is not None
     if own_data and data is None and not stored:
         raise FedtaperError("a problem with data of your own needs a file to keep it in: data=")
-    apart = {"problem", "schedules", "local", "server", "clients", "behaviours"}
+    apart = {"problem", "schedules", "local", "server", "behaviours"}
     tree: dict[str, Any] = {
         "experiment": _settings(experiment, apart),
         "problem": _problem(problem, data),
@@ -45,9 +45,9 @@ def to_toml(experiment: Experiment, data: str | None = None, stored: bool = Fals
     lines = []
     for name, table in tree.items():
         lines += [f"[{name}]", *_lines(table), ""]
-    for client, behaviour in experiment.clients:  # type: ignore[misc]
-        lines += [f"[clients.{client}]", *_lines(_behaviour(behaviour)), ""]
-    for schedule, count in _grouped(experiment.schedules):  # type: ignore[arg-type]
+    for client, behaviour in experiment.behaviours:
+        lines += [f"[behaviours.{client}]", *_lines(_behaviour(behaviour)), ""]
+    for schedule, count in _grouped(experiment.schedules):
         lines += ["[[schedules]]", *_lines(_schedule(schedule)), f"clients = {count}", ""]
     return "\n".join(lines)
 

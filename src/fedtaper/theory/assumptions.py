@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.protocols import CorrelatedProblem, as_quadratic, is_quadratic
 from fedtaper.experiment import Experiment
 from fedtaper.theory.stability import stability
 
@@ -77,7 +78,7 @@ def check(experiment: Experiment) -> Assumptions:
     >>> found["A2"].status, found["A2"].number
     ('holds', 'delta from 0.76 to 0.76')
     """
-    facts = _Regression(experiment) if hasattr(experiment.problem, "moments") else None
+    facts = _Regression(experiment) if is_quadratic(experiment.problem) else None
     rows = (
         _lipschitz(experiment, facts),
         _step_sizes(experiment),
@@ -92,7 +93,7 @@ class _Regression:
     """The numbers of linear regression that decide."""
 
     def __init__(self, e: Experiment) -> None:
-        problem = e.problem
+        problem = as_quadratic(e.problem)
         self.curvature = float(problem.curvature.max())
         p = e.limit_influence
         a = np.tensordot(p, problem.moments[0], axes=1) / p.sum()
@@ -116,16 +117,14 @@ def _second_moment(problem: Any, i: int, w: Array) -> float:
 def _lipschitz(e: Experiment, facts: _Regression | None) -> Assumption:
     asks = "mean fields are Lipschitz"
     if facts is None:
-        known = getattr(e.problem, "curvature", None)
-        number = "not known" if known is None else f"estimated K_1 = {float(np.max(known)):.4g}"
         why = "true of twice differentiable losses with a bounded second derivative"
-        return Assumption("A1", asks, "assumed", number, why)
+        return Assumption("A1", asks, "assumed", "not known", why)
     why = "the largest curvature of a client, exact for squared loss"
     return Assumption("A1", asks, "holds", f"K_1 = {facts.curvature:.4g}", why)
 
 
 def _step_sizes(e: Experiment) -> Assumption:
-    deltas = [s.delta for s in e.schedules]  # type: ignore[union-attr]
+    deltas = [s.delta for s in e.schedules]
     asks = "step sizes c / n^delta with 3/4 < delta <= 1"
     low, high = min(deltas), max(deltas)
     number = f"delta from {low:g} to {high:g}"
@@ -159,7 +158,7 @@ def _bounded(e: Experiment, facts: _Regression | None) -> Assumption:
         why = "clients that count leave a direction without curvature: many equilibria"
         return Assumption("A3", asks, "assumed", "smallest curvature 0", why)
     number = f"smallest curvature {facts.smallest:.4g}"
-    if all(0.5 < s.delta <= 1 for s in e.schedules):  # type: ignore[union-attr]
+    if all(0.5 < s.delta <= 1 for s in e.schedules):
         climb = f", after a climb of about 1e{found.peak:.0f}" if found.peak >= 0.5 else ""
         return Assumption("A3", asks, "holds", number, f"strongly convex losses{climb}")
     why = "bounded in the mean square, by strong convexity; not proved for every path"
@@ -168,12 +167,12 @@ def _bounded(e: Experiment, facts: _Regression | None) -> Assumption:
 
 def _independent(e: Experiment) -> Assumption:
     asks = "a client's samples are IID with finite variance"
-    if getattr(e.problem, "correlation", 0):
+    if isinstance(e.problem, CorrelatedProblem) and e.problem.correlation:
         number = f"correlation {e.problem.correlation}"
         return Assumption("A4", asks, "fails", number, "samples come as a dependent stream")
     sizes = np.asarray(e.problem.sizes)
     number = f"mini-batches of {e.batch_size} from {sizes.min()} or more samples"
-    if e.local_epochs is not None and not hasattr(e.problem, "moments"):
+    if e.local_epochs is not None and not is_quadratic(e.problem):
         why = "epochs draw without replacement: independent only from epoch to epoch"
         return Assumption("A4", asks, "assumed", number, why)
     why = "drawn uniformly, with replacement, from a finite set"

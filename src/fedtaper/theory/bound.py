@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.experiment import Run
+from fedtaper.core.protocols import as_quadratic
+from fedtaper.results import Run
 from fedtaper.theory.ode import Kind, LimitOde, limit_ode
 from fedtaper.theory.tracking import (
     default_window,
@@ -112,7 +113,7 @@ class _Windows:
         weights = round_weights(ode, len(self.lengths))
         self.a, self.b = flow(e, weights)
         sums = e.step_sums(0, len(self.lengths))
-        self.curvature = e.problem.curvature
+        self.curvature = as_quadratic(e.problem).curvature
         self.spread = (weights * self.lengths[:, None] / sums)[rounds]  # f_i
         self.server = e.server_weights(sums)[rounds]  # q_i
         self.lipschitz = weights @ self.curvature  # sum of rho_i K_i, a round each

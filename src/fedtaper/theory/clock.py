@@ -57,7 +57,7 @@ def power_sum_slope(y: Any, delta: float) -> Any:
 
 
 @dataclass(frozen=True)
-class Clock:
+class OdeClock:
     """T as a smooth function of n, equal to the sum of step sizes at every aggregation.
 
     In a round the reference client's updates stand at fixed places after the round's start,
@@ -78,10 +78,10 @@ class Clock:
     farthest: float = math.inf  # beyond it T is not known
 
     @classmethod
-    def of(cls, experiment: Experiment) -> Clock:
+    def of(cls, experiment: Experiment) -> OdeClock:
         """The clock of an experiment's reference client."""
         e, i = experiment, experiment.reference
-        schedule = e.schedules[i].limit  # type: ignore[index]
+        schedule = e.schedules[i].limit
         values = e.clock_values(0, 1)[0, : e.steps[i]]
         values = values[:, 0 if values.shape[1] == 1 else i]
         places, counts = np.unique(values, return_counts=True)
@@ -205,13 +205,13 @@ class Clock:
 
 
 def _farthest(e: Experiment, client: int) -> float:
-    settles = e.schedules[client].settles  # type: ignore[index]
+    settles = e.schedules[client].settles
     return math.inf if math.isfinite(settles) else float(e.rounds * e.period)
 
 
 def _head(e: Experiment, client: int) -> Array | None:
     """T after each round, from 0, until the client's schedule has settled; None if at once."""
-    schedule = e.schedules[client]  # type: ignore[index]
+    schedule = e.schedules[client]
     if schedule.settles <= 1:
         return None
     until = schedule.settles if math.isfinite(schedule.settles) else e.rounds * e.period

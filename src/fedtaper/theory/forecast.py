@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.protocols import is_quadratic
 from fedtaper.experiment import Experiment
 from fedtaper.theory.ode import limit_ode
 
@@ -97,7 +98,7 @@ def forecast(
     begin, end = ode.clock.t(start), ode.clock.t(n)
     path = ode.solve(w, start=begin, end=end, rtol=1e-8, atol=1e-10)
     p_n, p = experiment.field_weights(n), experiment.limit_field_weights
-    solvable = hasattr(experiment.problem, "equilibrium")
+    problem = experiment.problem
     return Forecast(
         experiment=experiment,
         n=float(n),
@@ -105,8 +106,8 @@ def forecast(
         w=path.w,
         influence=p_n / p_n[experiment.reference],
         limit_influence=experiment.limit_influence,
-        equilibrium=experiment.problem.equilibrium(p_n) if solvable else None,
-        limit=experiment.problem.equilibrium(p) if solvable else None,
+        equilibrium=problem.equilibrium(p_n) if is_quadratic(problem) else None,
+        limit=problem.equilibrium(p) if is_quadratic(problem) else None,
     )
 
 

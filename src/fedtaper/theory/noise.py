@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperError
-from fedtaper.experiment import Run
+from fedtaper.results import Run
 from fedtaper.theory.tracking import Fit, power_law
 
 Array = NDArray[np.float64]
@@ -75,7 +75,7 @@ def noise_sums(run: Run, points: int = 60) -> NoiseSums:
         for j, k in enumerate(doubled):
             doubling[part.seeds, j] = _box(path[:, k - 1 : 2 * k])
         tail[part.seeds] = _tails(path, rounds)
-    theory = np.array([0.5 - s.delta for s in e.schedules])  # type: ignore[union-attr]
+    theory = np.array([0.5 - s.delta for s in e.schedules])
     return NoiseSums(rounds, sums, tail, doubled, doubling, theory)
 
 

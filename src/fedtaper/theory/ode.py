@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.protocols import as_quadratic, is_quadratic
 from fedtaper.experiment import Experiment
-from fedtaper.theory.clock import Clock
+from fedtaper.theory.clock import OdeClock
 
 Array = NDArray[np.float64]
 Variable = Callable[[Any], Any]
@@ -47,7 +48,7 @@ def limit_ode(experiment: Experiment, influence: Kind = "limit") -> LimitOde:
     """
     if influence not in KINDS:
         raise FedtaperError(f'influence must be "limit" or "finite", not {influence!r}')
-    if experiment.server.init(np.zeros(1)):
+    if experiment.server.rescales:
         raise FedtaperError(
             f"the limit ODE is that of a mean of the clients' models; {experiment.server!r} "
             "rescales every coordinate by its own history: use Average or Normalised"
@@ -57,33 +58,24 @@ def limit_ode(experiment: Experiment, influence: Kind = "limit") -> LimitOde:
 
 def mean_fields(problem: Any) -> Callable[[Array], Array]:
     """All clients' mean fields as a function of w, or a refusal of problems without any."""
-    if hasattr(problem, "mean_field"):
+    if is_quadratic(problem):
         return problem.mean_field
-    if not hasattr(problem, "gradient"):
+    if problem.kind == "recorded":
         raise FedtaperError(
-            f"{type(problem).__name__} gives no full-data gradients, which the ODE is made of: "
-            "give it a method mean_field(w) that returns minus each client's gradient, (L, d)"
+            "a recorded run knows its sites' sizes alone, not the gradients that the ODE is made "
+            "of: load it with the problem itself, ft.load(folder, problem=...)"
         )
     if problem.dim > LARGEST:
         raise FedtaperError(
             f"a model of {problem.dim:,} parameters is too large to follow as an ODE "
             f"(at most {LARGEST:,})"
         )
-    batches = [_every_sample(problem, int(size)) for size in problem.sizes]
+    batches = [problem.every_sample(i) for i in range(problem.num_clients)]
 
     def full(w: Array) -> Array:
         return -np.stack([problem.gradient(i, w, every) for i, every in enumerate(batches)])
 
     return full
-
-
-def _every_sample(problem: Any, size: int) -> Any:
-    """All of a client's samples as one batch, in the form that the problem takes."""
-    if not hasattr(problem, "minibatches"):
-        return np.arange(size)
-    from fedtaper.problems.network import Minibatches
-
-    return Minibatches(np.arange(size), np.array([size]))
 
 
 @dataclass(frozen=True)
@@ -101,9 +93,9 @@ class LimitOde:
     drift: bool = False
 
     @cached_property
-    def clock(self) -> Clock:
+    def clock(self) -> OdeClock:
         """The ODE's time as a function of n, and back."""
-        return Clock.of(self.experiment)
+        return OdeClock.of(self.experiment)
 
     @cached_property
     def _limit(self) -> Array:
@@ -121,7 +113,7 @@ class LimitOde:
 
     def equilibrium(self, t: float | None = None) -> Array:
         """Where the right side is 0 at time t (REG8); for problems that can tell."""
-        return np.asarray(self.experiment.problem.equilibrium(self.weights(t or 0.0)))
+        return np.asarray(as_quadratic(self.experiment.problem).equilibrium(self.weights(t or 0.0)))
 
     def solve(
         self,
@@ -155,7 +147,7 @@ class LimitOde:
             raise FedtaperError(f"the ODE goes from start to a later end, not {start} to {last}")
         pull, slope, variable = self._right_side(start, last)
         how: dict[str, Any] = {"method": method, "rtol": rtol, "atol": atol, "dense_output": True}
-        if hasattr(e.problem, "moments") and method in ("LSODA", "Radau", "BDF"):
+        if is_quadratic(e.problem) and method in ("LSODA", "Radau", "BDF"):
             how["jac"] = slope
         span = variable(np.array([start, last])).tolist()
         found: Any = solve_ivp(pull, span, first, **how)
@@ -173,14 +165,17 @@ class LimitOde:
             weights, drift, variable = (lambda x: self._limit), None, (lambda t: t)
         else:
             weights, drift, variable = self._tables(start, end)
-        if drift is None or not hasattr(self.experiment.problem, "moments"):
+        problem = self.experiment.problem
+        if not is_quadratic(problem):
+            return (lambda x, w: weights(x) @ self.fields(w)), None, variable
+        if drift is None:
             return (
                 lambda x, w: weights(x) @ self.fields(w),
-                lambda x, w: -np.tensordot(weights(x), self.experiment.problem.moments[0], axes=1),
+                lambda x, w: -np.tensordot(weights(x), problem.moments[0], axes=1),
                 variable,
             )
-        values, vectors = np.linalg.eigh(self.experiment.problem.moments[0])
-        pulled = values + getattr(self.experiment.local, "mu", 0.0)
+        values, vectors = np.linalg.eigh(problem.moments[0])
+        pulled = values + self.experiment.local.added_curvature
 
         def felt(x: float) -> Array:  # 1 / (1 + d A) is 1 - d A where d A is small, and never < 0
             return weights(x)[:, None] / (1 + drift(x)[:, None] * pulled)

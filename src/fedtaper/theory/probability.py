@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperError, nearest
-from fedtaper.experiment import Run
+from fedtaper.results import Run
 
 Array = NDArray[np.float64]
 EPS = (1.0, 0.3, 0.1, 0.03)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedtaper.core.errors import StabilityWarning, warn
+from fedtaper.core.protocols import is_quadratic
 from fedtaper.core.schedules import Constant
 
 MEASURABLE = 200_000  # parameters up to which a curvature is measured unasked
@@ -89,14 +90,14 @@ def curvatures(experiment: Any) -> Any:
     None for models too large for that to be quick.
     """
     problem = experiment.problem
-    if hasattr(problem, "curvature"):
+    if is_quadratic(problem):
         return problem.curvature
-    if problem.dim > MEASURABLE or not hasattr(problem, "minibatches"):
+    if problem.kind == "recorded" or problem.dim > MEASURABLE:
         return None
     w = problem.initial(experiment.seed)
     found = []
     for i in range(experiment.num_clients):
-        batch = problem.minibatches(experiment, experiment.seed, i, 0)[0]
+        batch = next(iter(problem.batches(experiment, experiment.seed, i, 0)))
         gradient = partial(problem.gradient, i, batch=batch)
         found.append(largest_curvature(gradient, w, iterations=8))
     return np.array(found)
@@ -124,14 +125,12 @@ def largest_curvature(gradient: Any, w: Any, iterations: int = 20) -> float:
 def stability_at(experiment: Any, curvature: Any) -> Stability:
     """:func:`stability` for curvatures that are known from elsewhere."""
     first = np.max(experiment.step_sizes(0, 1)[0], axis=0)
-    mu = getattr(experiment.local, "mu", 0.0)
-    curvature = curvature + mu
+    curvature = curvature + experiment.local.added_curvature
     bad = np.flatnonzero(first * curvature > 2)
     if not len(bad):
         return Stability((), float(first.max()), float(curvature.max()), 0.0, 0, 0.0, 0.0, 0.0)
     worst = int(bad[np.argmax(first[bad] * curvature[bad])])
-    scaled = bool(experiment.server.init(np.zeros(1)))  # an optimiser rescales every step
-    scaled = scaled or not hasattr(experiment.problem, "moments")
+    scaled = experiment.server.rescales or not is_quadratic(experiment.problem)
     peak, peak_round, growth = (math.nan, 0, math.nan) if scaled else _expected_growth(experiment)
     schedule = experiment.schedules[worst]
     offset = 0.0
@@ -157,7 +156,7 @@ def _expected_growth(e: Any) -> tuple[float, int, float]:
     """
     matrices, _, _ = e.problem.moments
     identity = np.eye(e.problem.dim)
-    mu = getattr(e.local, "mu", 0.0)
+    mu = e.local.added_curvature
     a = e.step_sizes(0, min(e.rounds, LOOK))
     weights = e.server_weights(a.sum(axis=1)) * e.rates
     product, log10, peak, peak_round, growth = identity, 0.0, 0.0, 0, 0.0
@@ -179,7 +178,7 @@ def _expected_growth(e: Any) -> tuple[float, int, float]:
 
 def warn_if_unstable(experiment: Any) -> None:
     """The warning that comes before a run."""
-    if hasattr(experiment.problem, "curvature"):
+    if is_quadratic(experiment.problem):
         found = stability(experiment)
         if not found.stable:
             warn(found.advice, StabilityWarning)

@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 
 from fedtaper.core import draws
 from fedtaper.core.errors import FedtaperError
-from fedtaper.engines import compiled
+from fedtaper.core.protocols import as_linear
 from fedtaper.engines.compiled import FMA, WIDE, _fill_batch, _gradient, _gradient_wide
-from fedtaper.experiment import Experiment, Run
+from fedtaper.experiment import Experiment
+from fedtaper.results import Run
 from fedtaper.rules.local import Sgd
+from fedtaper.rules.server import Average, Normalised
 from fedtaper.theory.tracking import round_record
 
 Array = NDArray[np.float64]
@@ -69,7 +71,8 @@ def trace(run: Run, rounds: NDArray[np.int64]) -> Iterator[Trace]:
 
 def refuse_other_rules(e: Experiment) -> None:
     """The proof's terms are those of plain local steps, all clients present, and a mean."""
-    if not compiled.supports(e) or not isinstance(e.local, Sgd) or e.server.init(np.zeros(1)):
+    plain = isinstance(e.local, Sgd) and isinstance(e.server, Average | Normalised)
+    if e.problem.kind != "linear" or not plain:
         raise FedtaperError(
             "the proof's terms are computed for LinearRegression with plain local steps (Sgd) "
             "and a mean at the server (Average or Normalised)"
@@ -89,7 +92,8 @@ def _replay(
     count, clients, dim = len(seeds), e.num_clients, e.problem.dim
     shape = (count, len(rounds), clients)
     out = Trace(part, np.empty((*shape, dim)), np.empty((*shape, dim)), *np.empty((2, *shape)))
-    matrices, vectors, _ = e.problem.moments
+    problem = as_linear(e.problem)
+    matrices, vectors, _ = problem.moments
     starts = np.concatenate([[0], np.cumsum(e.problem.sizes)[:-1]]).astype(np.uint64)
     sizes = np.asarray(e.problem.sizes).astype(np.uint64)
     zeros = (0.0,) * (dim if dim <= WIDE else 1)
@@ -102,7 +106,7 @@ def _replay(
                 rounds.astype(np.uint64)[None, :, None],
             )
         _trace_rounds(
-            e.problem.rows, starts, sizes, zeros, matrices, vectors,
+            problem.rows, starts, sizes, zeros, matrices, vectors,
             keys, a, e.steps, e.batch_size, before[low:high], out.drift[low:high],
             out.noise[low:high], out.drift_apart[low:high], out.noise_apart[low:high],
         )  # fmt: skip

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperError
-from fedtaper.experiment import Run
+from fedtaper.core.protocols import is_quadratic
+from fedtaper.results import Run
 from fedtaper.theory.ode import KINDS, Kind, LimitOde, limit_ode
 
 Array = NDArray[np.float64]
@@ -127,9 +128,9 @@ def tracking_error(
     found = {}
     for kind in KINDS:
         ode = limit_ode(run.experiment, kind)  # type: ignore[arg-type]
-        follow = _Linear(ode, t) if hasattr(run.experiment.problem, "moments") else _Any(ode, t)
+        follow = _Linear(ode, t) if is_quadratic(run.experiment.problem) else _Any(ode, t)
         found[kind] = np.stack([_farthest(follow, w, t, k, length) for k in chosen], axis=-1)
-    reference = run.experiment.schedules[run.experiment.reference]  # type: ignore[index]
+    reference = run.experiment.schedules[run.experiment.reference]
     n = (chosen * run.experiment.period).astype(np.float64)
     return Tracking(
         length, chosen, n, reference(n), found["limit"], found["finite"], -reference.delta / 2

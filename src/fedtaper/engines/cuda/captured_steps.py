@@ -1,9 +1,10 @@
 """Room on the device for some clients' models, and the captured step that moves them on.
 
 There are two ways to make a step of all clients. ``Stacked``: every parameter has the clients as
-its first axis and each layer is one kernel for all of them. ``Apart``: each client's step is
-compiled by itself and the clients are spread over several streams, for networks with layers that
-have no stacked form, and for clients of very unequal size, which would wait for one another.
+its first axis and each layer is one kernel for all of them. ``PerClientSteps``: each client's
+step is compiled by itself and the clients are spread over several streams, for networks with
+layers that have no stacked form, and for clients of very unequal size, which would wait for one
+another.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def compile_once(key: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RoundBatches:
     """The mini-batches of some clients in one round, (steps, clients, batch)."""
 
     index: torch.Tensor
@@ -142,24 +143,24 @@ class Plan:
     angle: torch.Tensor
 
 
-def plan(e: Any, members: Any, seed: int, round_: int) -> Plan:
+def round_batches(e: Any, members: Any, seed: int, round_: int) -> RoundBatches:
     """Counted by (seed, client, round), as everywhere; indices are into the training set."""
     shape = (int(e.steps.max()), len(members), e.batch_size)
     index = np.zeros(shape, dtype=np.int64)
     share = np.zeros(shape, dtype=np.float32)
     flip, angle = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=np.float32)
     for slot, i in enumerate(members.tolist()):
-        found = e.problem.minibatches(e, seed, i, round_)
+        found = e.problem.batches(e, seed, i, round_)
         steps = len(found)
         index[:steps, slot] = e.problem.places[i][found.index]
         real = np.arange(e.batch_size) < found.size[:, None]
         share[:steps, slot] = real / found.size[:, None]
         if found.flip is not None:
             flip[:steps, slot], angle[:steps, slot] = found.flip, found.angle
-    return Plan(*(torch.from_numpy(array) for array in (index, share, flip, angle)))
+    return RoundBatches(*(torch.from_numpy(array) for array in (index, share, flip, angle)))
 
 
-class Apart:
+class PerClientSteps:
     """Each client's network by itself, side by side on streams."""
 
     def __init__(self, session: Any, width: int) -> None:
@@ -257,8 +258,10 @@ class Slots:
         self.session, self.width = session, width
         e, device, layout = session.e, session.device, session.layout
         shape = (int(e.steps.max()), width, e.batch_size)
-        self.whole = session.stacked
-        self.way: Apart | Stacked = (Stacked if self.whole else Apart)(session, width)
+        self.stacked = session.stacked
+        self.way: PerClientSteps | Stacked = (Stacked if self.stacked else PerClientSteps)(
+            session, width
+        )
         self.anchors = layout.empty(device, torch.float32)
         self.index = torch.zeros(shape, dtype=torch.int64, device=device)
         self.share = torch.zeros(shape, device=device)
@@ -285,7 +288,7 @@ class Slots:
         """The first clients' models, (count, parameters)."""
         return torch.stack([Layout.flat(self.way.get(j)) for j in range(count)])
 
-    def train(self, plan: Plan, members: Any, a: Any) -> None:
+    def train(self, plan: RoundBatches, members: Any, a: Any) -> None:
         """All local updates of a round."""
         count = len(members)
         for name in ("index", "share", "flip", "angle"):
@@ -295,7 +298,7 @@ class Slots:
             self.share[:, count:], self.a[:, count:] = 0.0, 0.0
         steps = self.session.e.steps[members]  # falling: the active clients come first
         for step in range(int(steps[0])):
-            active = self.width if self.whole else int(np.count_nonzero(steps > step))
+            active = self.width if self.stacked else int(np.count_nonzero(steps > step))
             self._advance(active, count)
 
     def _advance(self, active: int, count: int) -> None:

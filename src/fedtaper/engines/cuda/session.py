@@ -18,18 +18,21 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from fedtaper.core.errors import FedtaperError, warn
-from fedtaper.engines import KEEP_DIM, Block, State, cpu
+from fedtaper.core.protocols import Block, Capabilities, Options, State
+from fedtaper.engines import KEEP_DIM, cpu
 from fedtaper.engines.cuda.captured_steps import (
     Layout,
-    Plan,
+    RoundBatches,
     Slots,
     channels_last,
     compile_once,
     network_of,
     normalised,
-    plan,
+    round_batches,
 )
 from fedtaper.engines.cuda.stacked import can_stack
+from fedtaper.experiment import Experiment
+from fedtaper.problems.images import ImageClassification
 
 STREAMS = 10
 TEST_CHUNK = 2000
@@ -37,21 +40,35 @@ BUSY = 0.7  # share of the clients with a step to make, on average, that pays fo
 PRECISIONS = {"bf16": torch.bfloat16, "float32": torch.float32}
 
 
-def check() -> None:
-    """Refuse where there is no CUDA device."""
-    if not torch.cuda.is_available():
-        raise FedtaperError(
-            'there is no CUDA device here: use device="cpu", or install a torch build with CUDA'
-        )
+class Cuda:
+    """Networks on one GPU: captured steps for images, a plain loop for custom losses."""
+
+    name = "cuda"
+    capabilities = Capabilities(
+        problems=frozenset({"network"}), precisions=tuple(PRECISIONS), devices=("cuda",)
+    )
+
+    def check(self) -> None:
+        """Refuse where there is no CUDA device."""
+        if not torch.cuda.is_available():
+            raise FedtaperError(
+                'there is no CUDA device here: use device="cpu", or install a torch build with CUDA'
+            )
+
+    def block_rounds(self, experiment: Experiment, seeds: int) -> int:
+        """One: metrics come back once per round."""
+        return 1
+
+    def open(
+        self, experiment: Experiment, state: State, options: Options
+    ) -> CudaSession | cpu.CpuSession:
+        """Get ready to move the state on."""
+        if not isinstance(experiment.problem, ImageClassification):
+            return cpu.CpuSession(experiment, state, workers=1, device="cuda")
+        return CudaSession(experiment, state, PRECISIONS[options.precision or "bf16"])
 
 
-def start(experiment: Any, state: State, precision: str = "bf16", **how: Any) -> Any:
-    """Ready to move the state on: captured steps for images, a plain loop for custom losses."""
-    if precision not in PRECISIONS:
-        raise FedtaperError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
-    if not hasattr(experiment.problem, "data"):
-        return cpu.Session(experiment, state, workers=1, device="cuda")
-    return Session(experiment, state, PRECISIONS[precision], **how)
+ENGINE = Cuda()
 
 
 def tested_of(
@@ -67,7 +84,7 @@ def tested_of(
     return tested
 
 
-class Session:
+class CudaSession:
     """The rounds of one or more seeds on one device."""
 
     def __init__(
@@ -206,17 +223,20 @@ class Session:
         self.width = -(-self.width // 2)
         warn(f"the GPU's memory is short: going on with {self.width} clients at a time")
 
-    def _plan(self, members: Any, seed: int, round_: int) -> Plan:
+    def _plan(self, members: Any, seed: int, round_: int) -> RoundBatches:
         key = (seed, round_, members.tolist())
         if self.ahead is not None and self.ahead[0] == key:
             return self.ahead[1]
-        return plan(self.e, members, seed, round_)
+        return round_batches(self.e, members, seed, round_)
 
     def _look_ahead(self, seed: int, round_: int) -> None:
         """Make the next round's mini-batches on the host while the device works."""
         if round_ < self.e.rounds and len(self.w) == 1:
             members = self._order(seed, round_)[: self.width]
-            self.ahead = (seed, round_, members.tolist()), plan(self.e, members, seed, round_)
+            self.ahead = (
+                (seed, round_, members.tolist()),
+                round_batches(self.e, members, seed, round_),
+            )
 
     def _tested(self, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Each test image's loss and whether it is right."""

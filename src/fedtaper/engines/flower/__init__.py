@@ -6,3 +6,12 @@ answers count. No equation lives here: local updates are the engines' own, the s
 experiment's, the aggregation the server rule's. What needs the driver, the run folder or the
 audit (the apps of a deployed federation) is in ``fedtaper.deploy``.
 """
+
+from fedtaper.core.protocols import Capabilities
+
+CAPABILITIES = Capabilities(
+    problems=frozenset({"linear", "quadratic", "gradient", "network"}),
+    updates=True,
+    many_seeds=False,
+    saves_each_round=True,
+)

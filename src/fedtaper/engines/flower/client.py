@@ -13,6 +13,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 import fedtaper
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.protocols import is_network
 from fedtaper.core.schedules import Constant, Power, Schedule
 from fedtaper.engines import reference
 from fedtaper.engines.flower import wire
@@ -47,7 +48,7 @@ def train(message: Message, context: Context, source: Source) -> Message:
     client = source.federation.sites.index(site_name(context, source.federation.sites))
     schedule = own_schedule(context) or as_schedule(order)
     e = _experiment(source, client, tuple(order.get("sizes", ())))
-    mine = [schedule if i == client else s for i, s in enumerate(e.schedules)]  # type: ignore[arg-type]
+    mine = [schedule if i == client else s for i, s in enumerate(e.schedules)]
     e = replace(e, schedules=tuple(mine))
     w = wire.joined(message.content[MODEL])
     a = e.round_step_sizes(float(order["n"]))[:, client]
@@ -68,7 +69,7 @@ def train(message: Message, context: Context, source: Source) -> Message:
 def _updates(
     e: Experiment, w: Any, a: Any, seed: int, client: int, round_: int
 ) -> tuple[Any, dict[str, float]]:
-    if not hasattr(e.problem, "batch_loss"):
+    if not is_network(e.problem):
         with np.errstate(over="ignore", invalid="ignore"):
             return reference.local_model(e, seed, client, round_, w, a) - w, {}
     import torch

@@ -5,11 +5,10 @@ from __future__ import annotations
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from fedtaper.core.errors import warn
-from fedtaper.engines import Block, State
-from fedtaper.engines.flower import simulation
+from fedtaper.core.protocols import Block, Options, State
+from fedtaper.engines.flower import CAPABILITIES, simulation
 from fedtaper.engines.flower.federation import Federation, numbered
 from fedtaper.experiment import Experiment
 
@@ -19,8 +18,8 @@ QUIET_KINDS = ("missing", "unclear")  # sites that are still starting
 class FlowerEngine:
     """One seed, each client a simulated Flower site with a process of its own."""
 
-    name = __name__ = "flower"
-    each_round = True
+    name = "flower"
+    capabilities = CAPABILITIES
 
     def check(self) -> None:
         """Raise where Flower or Ray is not installed."""
@@ -30,18 +29,16 @@ class FlowerEngine:
         """One: a round is dear, and each is kept."""
         return 1
 
-    def open(self, experiment: Experiment, state: State, options: Any = None) -> SimulatedSession:
+    def open(self, experiment: Experiment, state: State, options: Options) -> SimulatedSession:
         """Start Flower in the background and wait until every site is there."""
         self.check()
         return SimulatedSession(experiment, state, options)
-
-    start = open
 
 
 class SimulatedSession:
     """The rounds of a grid engine, with the simulation that is closed after them."""
 
-    def __init__(self, experiment: Experiment, state: State, options: Any) -> None:
+    def __init__(self, experiment: Experiment, state: State, options: Options) -> None:
         from fedtaper.engines.flower.app import make_client_app
         from fedtaper.engines.flower.roster import Roster
         from fedtaper.engines.flower.rounds import GridEngine

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedtaper.core.checks import whole
+from fedtaper.core.checks import check_whole
 from fedtaper.core.errors import FedtaperError, nearest
 
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -102,11 +102,11 @@ class Federation:
             if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
                 raise FedtaperError(f"{name} must be a number of seconds above 0, not {value!r}")
         self._check_privacy()
-        whole("retries", self.retries, low=0)
+        check_whole("retries", self.retries, low=0)
         for name in ("quorum", "buffer"):
             value = getattr(self, name)
             if value is not None:
-                whole(name, value)
+                check_whole(name, value)
                 if value > len(self.sites):
                     raise FedtaperError(f"{name} {value} is more than the {len(self.sites)} sites")
         for name in self.nodes:

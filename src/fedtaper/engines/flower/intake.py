@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedtaper.auditing.directions import sketch
+from fedtaper.core.protocols import is_network
 from fedtaper.engines.flower import wire
 from fedtaper.engines.flower.guard import Answer
 from fedtaper.experiment import Experiment
@@ -31,7 +32,7 @@ class Intake:
     ) -> None:
         self.limit = clipping_norm
         self.weights = e.server_weights(e.step_sums(k, k + 1))[0]
-        self.network = hasattr(e.problem, "batch_loss")
+        self.network = is_network(e.problem)
         self.total = np.zeros(len(w), w.dtype)  # no memory until it is written to
         self.norms = np.zeros(e.num_clients)
         self.norms[asked] = np.nan

@@ -12,8 +12,9 @@ from flwr.serverapp import Grid
 
 from fedtaper.auditing.directions import SKETCH
 from fedtaper.core.errors import FedtaperError
-from fedtaper.engines import KEEP_DIM, Block, State
-from fedtaper.engines.flower import wire
+from fedtaper.core.protocols import Block, Options, State, as_network, is_network
+from fedtaper.engines import KEEP_DIM
+from fedtaper.engines.flower import CAPABILITIES, wire
 from fedtaper.engines.flower.client import MODEL, ORDER, as_numbers
 from fedtaper.engines.flower.federation import Federation
 from fedtaper.engines.flower.guard import Answer, FaultError, checked_update
@@ -32,8 +33,8 @@ class GridEngine:
     the updates (NaN where a site did not count), and the updates, where they are kept.
     """
 
-    name = __name__ = "flower"
-    each_round = True
+    name = "flower"
+    capabilities = CAPABILITIES
 
     def __init__(
         self,
@@ -45,13 +46,13 @@ class GridEngine:
         self.grid, self.federation, self.roster, self.seen = grid, federation, roster, seen
 
     def check(self) -> None:
-        """A grid is there, so Flower is."""
+        """There is a grid, so Flower is here."""
 
     def block_rounds(self, experiment: Experiment, seeds: int) -> int:
-        """One: a round is dear, and each is kept."""
+        """One: rounds are too dear to lose one."""
         return 1
 
-    def open(self, experiment: Experiment, state: State, options: Any = None) -> Session:
+    def open(self, experiment: Experiment, state: State, options: Options) -> Session:
         """Get ready to move the state on."""
         if self.federation.buffer is not None:
             from fedtaper.engines.flower.buffered import BufferedSession
@@ -69,7 +70,7 @@ class Session:
         self.grid, self.federation, self.roster = engine.grid, engine.federation, engine.roster
         self.e, self.state, self.seen = experiment, state, engine.seen
         self.moves: Any = None  # this round's updates, sketched where they are large
-        self.network = hasattr(experiment.problem, "batch_loss")
+        self.network = is_network(experiment.problem)
         self.dtype = np.dtype(np.float32 if self.network else np.float64)
         self.w = state.w[0].astype(self.dtype)
         self.memory = tuple(array[0].astype(self.dtype) for array in state.memory)
@@ -171,7 +172,7 @@ class Session:
             "n": float(k * self.e.period),
             "seed": int(self.state.seeds[0]),
             "sizes": [int(size) for size in self.e.problem.sizes],
-            **as_numbers(self.e.schedules[client]),  # type: ignore[index]
+            **as_numbers(self.e.schedules[client]),
         }
         if self.federation.clipping_norm is not None:  # for Flower's clipping mods
             order["clipping_norm"] = float(self.federation.clipping_norm)
@@ -180,7 +181,7 @@ class Session:
 
     def checked(self, i: int, reply: Message, k: int) -> Answer | None:
         """An answer's update, or None and an event."""
-        name, schedule = self.federation.sites[i], self.e.schedules[i]  # type: ignore[index]
+        name, schedule = self.federation.sites[i], self.e.schedules[i]
         try:
             return checked_update(reply, self.w, name, k, schedule)
         except FaultError as fault:
@@ -202,10 +203,11 @@ class Session:
 
         from fedtaper.problems.network import bind
 
+        problem = as_network(self.e.problem)
         if self.module is None:
-            self.module = self.e.problem.module()
+            self.module = problem.module()
         bind(self.module, torch.from_numpy(self.w))
-        return dict(self.e.problem.scores(self.module))
+        return dict(problem.scores(self.module))
 
     def sync(self) -> None:
         """Bring the State up to date: it sees the very arrays held here."""

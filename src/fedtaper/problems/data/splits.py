@@ -7,19 +7,20 @@ for each client the indices of its samples in the training set.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.checks import whole
+from fedtaper.core.checks import check_whole
 from fedtaper.core.errors import FedtaperError
 
 Places = tuple[NDArray[np.int64], ...]
 _SPLIT = 4  # place of the draws
 
 
+@runtime_checkable
 class Split(Protocol):
     """What a problem asks of a split."""
 
@@ -54,8 +55,8 @@ class RareClass:
     client: int = 0
 
     def __post_init__(self) -> None:
-        whole("rare", self.rare, low=0)
-        whole("client", self.client, low=0)
+        check_whole("rare", self.rare, low=0)
+        check_whole("client", self.client, low=0)
 
     def places(
         self, labels: NDArray[np.int64], num_clients: int, classes: int, seed: int
@@ -149,7 +150,7 @@ class Dirichlet:
     def __post_init__(self) -> None:
         if not (np.isfinite(self.alpha) and self.alpha > 0):
             raise FedtaperError(f"alpha must be a finite number above 0, not {self.alpha!r}")
-        whole("smallest", self.smallest)
+        check_whole("smallest", self.smallest)
 
     def places(
         self, labels: NDArray[np.int64], num_clients: int, classes: int, seed: int

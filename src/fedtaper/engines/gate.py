@@ -1,0 +1,157 @@
+"""The gate: what is asked, compared with what an engine says it can do, before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fedtaper.core.errors import FedtaperError
+from fedtaper.core.protocols import Capabilities, Engine, Options
+from fedtaper.engines import registry
+from fedtaper.experiment import Experiment
+
+PREFERRED = {  # by kind of problem, the quickest first
+    "linear": ("compiled", "reference"),
+    "quadratic": ("reference",),
+    "gradient": ("reference",),
+    "network": ("cpu", "reference"),
+}
+DEVICES = ("cpu", "cuda")
+PRECISIONS = ("bf16", "float32")
+ROWS = {  # the option table: a row of words per capability
+    "regression": lambda c: "linear" in c.problems,
+    "any problem with gradients": lambda c: "gradient" in c.problems,
+    "networks": lambda c: "network" in c.problems,
+    "local rules of your own": lambda c: c.local_rules is None,
+    "server rules of your own": lambda c: c.server_rules is None,
+    "local rules with memory": lambda c: c.stateful_rules,
+    "records updates": lambda c: c.updates,
+    "simulated misbehaviour": lambda c: c.behaviours,
+    "partial participation": lambda c: c.participation,
+    "several seeds in one call": lambda c: c.many_seeds,
+    "challenges": lambda c: c.challenges,
+    "delays, asynchronous servers": lambda c: c.delays,
+}
+
+
+def choose(experiment: Experiment, engine: str | Engine | None, options: Options) -> Engine:
+    """The engine that was asked for, or the quickest that can; refused if it cannot."""
+    _known_words(options)
+    if engine is not None and not isinstance(engine, str):
+        if not isinstance(engine, Engine) or isinstance(engine, type):
+            raise FedtaperError(
+                f"engine must be one of {', '.join(registry.names())} or an object that fulfils "
+                f"fedtaper.core.protocols.Engine, not {engine!r}"
+            )
+        return validate(experiment, engine, options)
+    if engine is not None:
+        return validate(experiment, registry.get(engine), options)
+    kind = experiment.problem.kind
+    if kind == "recorded":
+        raise FedtaperError(
+            "a recorded run knows its sites' sizes alone, not their code and data: it can be "
+            "reported and audited, not run"
+        )
+    wanted = ("cuda",) if kind == "network" and options.device == "cuda" else PREFERRED[kind]
+    refused = []
+    for name in wanted:
+        found = registry.get(name)
+        objection = next(_objections(experiment, found, options), None)
+        if objection is None:
+            return validate(experiment, found, options)
+        refused.append(objection)
+    raise FedtaperError(refused[0])
+
+
+def validate(experiment: Experiment, engine: Engine, options: Options) -> Engine:
+    """The engine itself, or one line that says what it cannot do and what to use instead."""
+    for objection in _objections(experiment, engine, options):
+        raise FedtaperError(objection)
+    engine.check()
+    return engine
+
+
+def table() -> list[list[str]]:
+    """Option x engine: the table that ``fedtaper engines`` prints and the docs show."""
+    found: dict[str, Capabilities | str] = {}
+    for name in registry.names():
+        try:
+            found[name] = registry.get(name).capabilities
+        except FedtaperError as missing:
+            found[name] = str(missing).rpartition(": ")[2]
+    rows = [["", *found]]
+    for words, can in ROWS.items():
+        rows.append([words, *(_mark(c, can) for c in found.values())])
+    rows.append(["precisions", *(_words(c, "precisions") for c in found.values())])
+    rows.append(["devices", *(_words(c, "devices") for c in found.values())])
+    return rows
+
+
+def _mark(capabilities: Capabilities | str, can: object) -> str:
+    if isinstance(capabilities, str):
+        return "not installed"
+    assert callable(can)
+    return "yes" if can(capabilities) else "-"
+
+
+def _words(capabilities: Capabilities | str, field: str) -> str:
+    if isinstance(capabilities, str):
+        return capabilities
+    words = capabilities.devices if field == "devices" else capabilities.precisions
+    return ", ".join(words) or "-"
+
+
+def _known_words(options: Options) -> None:
+    for name, value, known in (
+        ("device", options.device, DEVICES),
+        ("precision", options.precision, PRECISIONS),
+    ):
+        if value is not None and value not in known:
+            words = " or ".join(f'"{word}"' for word in known)
+            raise FedtaperError(f"{name} must be {words}, not {value!r}")
+
+
+def _objections(e: Experiment, engine: Engine, options: Options) -> Iterator[str]:
+    """What the engine cannot do of what is asked, one line each."""
+    name, can = engine.name, engine.capabilities
+    kind = type(e.problem).__name__
+    if e.problem.kind not in can.problems:
+        yield f"the {name} engine does not run {kind}: use {_others(e, name)}"
+    if can.local_rules is not None and type(e.local) not in can.local_rules:
+        yield (
+            f"the {name} engine does not know the local rule {type(e.local).__name__}: use "
+            'engine="reference", which runs any rule'
+        )
+    if can.server_rules is not None and type(e.server) not in can.server_rules:
+        yield (
+            f"the {name} engine does not know the server rule {type(e.server).__name__}: use "
+            'engine="reference", which runs any rule'
+        )
+    if e.local.keeps != "nothing" and not can.stateful_rules:
+        yield f"the {name} engine runs no local rules with memory such as {e.local!r}"
+    if options.updates and not can.updates:
+        yield f'the {name} engine does not record updates: leave updates=False, or use device="cpu"'
+    if e.behaviours and not can.behaviours:
+        yield (
+            f"the {name} engine does not simulate behaviours=: use engine="
+            f'"{"cpu" if e.problem.kind == "network" else "compiled"}"'
+        )
+    if np.any(e.rates < 1) and not can.participation:
+        yield f"the {name} engine asks every client in every round: leave participation = 1"
+    if options.many_seeds and not can.many_seeds:
+        yield f"the {name} engine runs one seed at a time: leave seeds=None"
+    if options.precision is not None and options.precision not in can.precisions:
+        choice = " or ".join(can.precisions)
+        hint = f"use precision {choice}" if choice else 'precision is a choice for device="cuda"'
+        yield f"the {name} engine has no precision {options.precision!r}: {hint}"
+    if options.device is not None and options.device not in can.devices:
+        yield (
+            f"the {name} engine runs on {', '.join(can.devices)}, not on {options.device!r}"
+            + (": regression has no GPU engine" if e.problem.kind == "linear" else "")
+        )
+
+
+def _others(e: Experiment, name: str) -> str:
+    fit = [other for other in PREFERRED.get(e.problem.kind, ()) if other != name]
+    return " or ".join(f'engine="{other}"' for other in fit) or "another problem"

@@ -1,0 +1,187 @@
+"""Blocks of rounds become the arrays of a Run; a checkpoint keeps them until the run is done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtaper.auditing.directions import SKETCH
+from fedtaper.core.checks import check_whole
+from fedtaper.core.errors import FedtaperError
+from fedtaper.core.protocols import Block, State, is_network, is_quadratic
+from fedtaper.engines import KEEP_DIM
+from fedtaper.experiment import Experiment
+from fedtaper.results import Divergence, Run
+from fedtaper.theory.clock import OdeClock
+
+KEEP_BYTES = 2**30  # what a run may keep in memory before its record is thinned
+Array = NDArray[np.float64]
+
+
+class Recorder:
+    """Collects blocks into the arrays of a Run."""
+
+    def __init__(self, e: Experiment, seeds: NDArray[np.int64], many: bool, thin: int) -> None:
+        self.e, self.seeds, self.many = e, seeds, many
+        kept = np.arange(thin, e.rounds + 1, thin)
+        self.round = kept if kept.size and kept[-1] == e.rounds else np.append(kept, e.rounds)
+        shape = (len(seeds), len(self.round))
+        small = e.problem.dim <= KEEP_DIM or not is_network(e.problem)
+        self.w = np.full((*shape, e.problem.dim), np.nan) if small else None
+        self.norms = np.full((*shape, e.num_clients), np.nan)
+        self.updates: Array | None = None
+        self.metrics: dict[str, Array] = {}
+        self.w0: Array | None = None
+        self.p = e.limit_influence
+
+    def add(self, first: int, before: Array | None, block: Block) -> None:
+        """Take in the rounds after ``first``; ``before`` is the model that they started from."""
+        rounds = block.update_norms.shape[1]
+        low, high = np.searchsorted(self.round, [first + 1, first + rounds + 1])
+        pick = self.round[low:high] - 1 - first
+        if not pick.size:  # thinned: no round of this block is recorded
+            return
+        if block.metrics is not None:
+            found = {name: values[:, pick] for name, values in block.metrics.items()}
+        else:
+            found = self._from_weights(first, before, block, pick)
+        found |= {name: values[:, pick] for name, values in block.notes.items()}
+        if self.w is not None and block.w is not None:
+            self.w[:, low:high] = block.w[:, pick]
+        self.norms[:, low:high] = block.update_norms[:, pick]
+        if block.updates is not None:
+            self._room_for_updates(block.updates.shape[-1])[:, low:high] = block.updates[:, pick]
+        for name, values in found.items():
+            if name not in self.metrics:
+                self.metrics[name] = np.full(self.norms.shape[:2], np.nan)
+            self.metrics[name][:, low:high] = values
+
+    def rows(self, first: int, last: int) -> list[tuple[int, dict[str, float]]]:
+        """The recorded rounds after ``first`` as plain numbers: medians over the seeds."""
+        low, high = np.searchsorted(self.round, [first + 1, last + 1])
+        columns = dict(self.metrics)
+        for i in range(self.e.num_clients):
+            columns[f"update_norm/client_{i}"] = self.norms[..., i]
+        middle = {name: np.median(values[:, low:high], axis=0) for name, values in columns.items()}
+        return [
+            (int(self.round[low + j]), {name: float(v[j]) for name, v in middle.items()})
+            for j in range(high - low)
+        ]
+
+    def _room_for_updates(self, width: int) -> Array:
+        if self.updates is None:
+            self.updates = np.full((*self.norms.shape, width), np.nan)
+        return self.updates
+
+    def _from_weights(
+        self, first: int, before: Array | None, block: Block, pick: Any
+    ) -> dict[str, Array]:
+        assert block.w is not None and before is not None
+        p_n = self.e.effective_influence(first, first + block.w.shape[1])[pick]
+        last = np.where(pick[:, None] > 0, block.w[:, pick - 1], before[:, None, :])
+        w = block.w[:, pick]
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = {"change": np.linalg.norm(w - last, axis=-1)}
+            return found | dict(self.e.problem.metrics(w, p_n, self.p))
+
+    def checkpoint(self, state: State, seconds: float) -> dict[str, Any]:
+        """All that a resume needs, as named arrays."""
+        done = int(np.searchsorted(self.round, state.round, side="right"))
+        parts = {f"memory_{i}": array for i, array in enumerate(state.memory)}
+        kept = {f"metric_{name}": array[:, :done] for name, array in self.metrics.items()}
+        if state.last is not None:
+            kept["last"] = state.last
+        if self.updates is not None:
+            kept["updates"] = self.updates[:, :done]
+        if self.w is not None:
+            parts["w"] = self.w[:, :done]
+        return {
+            "state_round": state.round, "state_w": state.w, "seconds": seconds,
+            "seeds": self.seeds, "round": self.round, "dead_round": state.dead_round.copy(),
+            "dead_client": state.dead_client.copy(), "norms": self.norms[:, :done], **parts, **kept,
+        }  # fmt: skip
+
+    def restore(self, state: State, saved: dict[str, Any] | None) -> float:
+        """Go on from a checkpoint: the seconds that were spent before it."""
+        if saved is None:
+            return 0.0
+        if not (
+            np.array_equal(saved["seeds"], self.seeds)
+            and np.array_equal(saved["round"], self.round)
+        ):
+            raise FedtaperError(
+                "the stopped run has other seeds or another thinning: resume with its own"
+            )
+        state.round, state.w = int(saved["state_round"]), saved["state_w"]
+        state.memory = tuple(saved[f"memory_{i}"] for i in range(len(state.memory)))
+        state.dead_round, state.dead_client = saved["dead_round"], saved["dead_client"]
+        done = saved["norms"].shape[1]
+        self.norms[:, :done] = saved["norms"]
+        if self.w is not None:
+            self.w[:, :done] = saved["w"]
+        if state.last is not None:
+            state.last = saved["last"]
+        if state.keep_updates:
+            if "updates" not in saved:
+                raise FedtaperError("the stopped run did not record updates: resume without them")
+            self._room_for_updates(saved["updates"].shape[-1])[:, :done] = saved["updates"]
+        for key in saved:
+            if key.startswith("metric_"):
+                full = np.full(self.norms.shape[:2], np.nan)
+                full[:, :done] = saved[key]
+                self.metrics[key.removeprefix("metric_")] = full
+        return float(saved["seconds"])
+
+    def finish(self, state: State, engine: str, seconds: float) -> Run:
+        """The Run; a diverged seed ends where it diverged."""
+        e = self.e
+        keep = np.ones(len(self.round), dtype=bool)
+        if not self.many and state.dead_round[0]:
+            keep = self.round < state.dead_round[0]
+        pick = (lambda array: array[:, keep]) if self.many else (lambda array: array[0][keep])
+        return Run(
+            experiment=e,
+            seeds=tuple(int(s) for s in self.seeds),
+            many=self.many,
+            round=self.round[keep],
+            n=(self.round[keep] * e.period).astype(np.float64),
+            t=OdeClock.of(e).t(self.round[keep] * e.period),
+            w=None if self.w is None else pick(self.w),
+            w0=self.w0 if self.many or self.w0 is None else self.w0[0],
+            model=(state.w if self.many else state.w[0]) if self.w is None else None,
+            metrics={name: pick(values) for name, values in self.metrics.items()},
+            update_norms=pick(self.norms),
+            updates=None if self.updates is None else pick(self.updates),
+            diverged=_divergences(e, state),
+            engine=engine,
+            seconds=seconds,
+        )
+
+
+def _divergences(e: Experiment, state: State) -> tuple[Divergence, ...]:
+    found = []
+    for s in np.flatnonzero(state.dead_round):
+        k, i = int(state.dead_round[s]), int(state.dead_client[s])
+        a = float(e.step_sizes(k - 1, k)[0, :, i].max())
+        reason = "its local model is no longer finite"
+        if is_quadratic(e.problem):
+            product = a * (float(e.problem.curvature[i]) + e.local.added_curvature)
+            reason += f"; step size {a:g} times curvature is {product:.3g}"
+            reason += " (above 2: unstable)" if product > 2 else ""
+        found.append(Divergence(int(state.seeds[s]), k, i, reason))
+    return tuple(found)
+
+
+def thinning(e: Experiment, seeds: NDArray[np.int64], thin: int | None, updates: bool) -> int:
+    """Record every so many rounds: as asked, or as many as memory allows."""
+    if thin is not None:
+        check_whole("thin", thin)
+        return thin
+    network = is_network(e.problem)
+    kept = 0 if network else e.problem.dim
+    width = min(e.problem.dim, SKETCH) if network else e.problem.dim
+    per_client = e.num_clients * (1 + updates * width)
+    per_round = 8 * (kept + per_client + 5) * len(seeds)
+    return int(np.ceil(per_round * e.rounds / KEEP_BYTES))
