@@ -23,11 +23,14 @@ class Source:
 
 
 class LoopGrid(Grid):
-    """Nodes 100, 101, ...; ``spoil(site, round, reply)`` may change, drop or delay an answer."""
+    """Nodes 100, 101, ...; ``spoil(site, round, reply)`` may change, drop or delay an answer.
 
-    def __init__(self, source, spoil=None, node_config=None, mods=None):
+    ``introduce(site, reply)`` may change what a site says of itself.
+    """
+
+    def __init__(self, source, spoil=None, node_config=None, mods=None, introduce=None):
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
-        self.source, self.spoil = source, spoil
+        self.source, self.spoil, self.introduce = source, spoil, introduce
         self.app = make_client_app(lambda context: source, mods)
         self.sites = {100 + i: name for i, name in enumerate(source.federation.sites)}
         self.config = node_config or {}
@@ -85,6 +88,8 @@ class LoopGrid(Grid):
             reply = self.spoil(site, round_, reply)
             if isinstance(reply, tuple):
                 wait, reply = reply
+        if not train and self.introduce is not None:
+            reply = self.introduce(site, reply)
         if reply is not None:
             self.replies[number] = (wait, reply)
         return number

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import fedtaper as ft
 from fedtaper.deploy.federation_file import read_federation
-from fedtaper.deploy.files import Ports, write_deployment
+from fedtaper.deploy.files import write_deployment
+from fedtaper.deploy.places import Ports
 from fedtaper.deploy.scaffold import new_app
 from fedtaper.deploy.server import serve
 from fedtaper.deploy.sites import realised_influence

@@ -7,6 +7,7 @@ import signal
 import ssl
 import stat
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -15,8 +16,9 @@ import numpy as np
 import pytest
 
 import fedtaper as ft
-from fedtaper.deploy import processes
+from fedtaper.deploy import keeper, processes
 from fedtaper.deploy.local import LocalFederation
+from fedtaper.deploy.progress import last_line
 from fedtaper.storage import store
 
 REGRESSION = """
@@ -374,3 +376,69 @@ def kill_server_app(local):
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     assert pids or store.is_complete(local.run_folder)
+
+
+@pytest.mark.federation
+def test_a_killed_rehearsal_leaves_nothing_and_is_resumed(tmp_path):
+    file = written(tmp_path, REGRESSION, rounds=4)
+    command = [sys.executable, "-m", "fedtaper", "deploy", str(file), "--local", "3", "--out"]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    out = tmp_path / "local"
+    first = subprocess.Popen([*command, str(out)], env=env)
+    mark = f"FLWR_HOME={out / 'flower'}"
+    try:
+        end = time.monotonic() + 300
+        while "round 1/4" not in last_line(out / "server" / "run") and time.monotonic() < end:
+            time.sleep(0.2)
+        assert len(keeper.marked(mark)) >= 4
+        first.kill()
+        first.wait(timeout=10)
+        end = time.monotonic() + 30
+        while keeper.marked(mark) and time.monotonic() < end:
+            time.sleep(0.2)
+        assert not keeper.marked(mark)
+    finally:
+        first.kill()
+        keeper.end_marked(mark)
+    again = [*command, str(out), "--resume", "--seconds", "400"]
+    done = subprocess.run(again, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "flower engine" in done.stdout
+    run = ft.load(out / "server" / "run")
+    assert np.array_equal(run.w, ft.run(ft.read_toml(file), engine="reference").w)
+
+
+NO_DATA = """
+def data(site):
+    if site == "west":
+        raise FileNotFoundError("no /data/west.csv")
+"""
+TRUST = """
+one: "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl key"
+"""
+
+
+@pytest.mark.federation
+def test_a_site_without_its_data_is_named_at_once_and_one_that_trusts_nobody_refuses(tmp_path):
+    from fedtaper.deploy.scaffold import new_app
+
+    app = new_app("first-try", tmp_path)
+    file = app / "first_try" / "federation.toml"
+    task = app / "first_try" / "task.py"
+    task.write_text(
+        task.read_text().replace("def data(site: str):", NO_DATA + "    x, y = digits()")
+    )
+    with LocalFederation(file, tmp_path / "local") as local:
+        began = time.monotonic()
+        with pytest.raises(ft.FedtaperError, match=r"west: FileNotFoundError: no /data/west.csv"):
+            local.run(seconds=200)
+        assert time.monotonic() - began < 150
+        assert [e["kind"] for e in events(local.run_folder)].count("failed") == 1
+    (local.folder / "sites" / "west" / "trusted-entities.yaml").write_text(TRUST)
+    file.write_text(file.read_text() + "wait = 60.0\n")
+    with (
+        LocalFederation(file, tmp_path / "local", resume=True) as local,
+        pytest.raises(ft.FedtaperError, match="missing: west"),
+    ):
+        local.run(seconds=200)
+    assert any("cannot say who it is" in e["why"] for e in events(local.run_folder))

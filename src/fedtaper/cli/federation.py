@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from fedtaper.cli.simulation import show_run
 from fedtaper.cli.terminal import console, errors
-from fedtaper.core.errors import FedtaperError
+
+PORT, PUBLIC_PORT = 8000, 9443
+FEW = 5  # files that are named in a line
 
 
 def new(
@@ -22,43 +25,70 @@ def new(
     from fedtaper.deploy.scaffold import new_app
 
     target = new_app(name)
-    console.print(f"Written: {target}. Next: {target}/README.md", highlight=False)
+    _say(f"Written: {target}. Next: {target}/README.md")
 
 
 def deploy(
     file: Annotated[Path, typer.Argument(help="A TOML file with a table [federation].")],
     out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("deployment"),
     host: Annotated[str, typer.Option(help="The server's public name or address.")] = "localhost",
-    port: Annotated[int, typer.Option(help="The SuperLink's port, on 127.0.0.1.")] = 8000,
-    public_port: Annotated[int, typer.Option(help="The port that sites reach.")] = 9443,
+    port: Annotated[
+        int | None, typer.Option(help="The SuperLink's port, on 127.0.0.1 [8000; --local: free].")
+    ] = None,
+    public_port: Annotated[int, typer.Option(help="The port that sites reach.")] = PUBLIC_PORT,
     local: Annotated[
         int | None, typer.Option(min=1, help="Rehearse with N sites on this machine.")
     ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(help="Go on in a folder that is there: its certificates, keys and run."),
+    ] = False,
     seconds: Annotated[float, typer.Option(help="Longest time for a rehearsal.")] = 1800.0,
 ) -> None:
     """Write the commands of a federation: certificates, keys, server, sites, proxy.
 
     With --local N the federation also runs here, on loopback, by those very scripts, and is
-    shut down. Example: fedtaper deploy federation.toml --local 3
+    shut down. With --resume, app and scripts are written anew and the rest stays.
+    Example: fedtaper deploy federation.toml --local 3
     """
-    if local is None:
-        from fedtaper.deploy.files import Ports, write_deployment
-
-        made = write_deployment(file, out, host, Ports(port, public_port))
-        console.print(
-            f"Written for {len(made.sites)} sites: {out}. Next: {out}/README.md", highlight=False
-        )
+    if local is not None:
+        _rehearse(file, out, local, port, resume, seconds)
         return
+    from fedtaper.deploy.files import write_deployment
+    from fedtaper.deploy.places import Ports
+
+    ports = Ports(PORT if port is None else port, public_port)
+    made = write_deployment(file, out, host, ports, resume=resume)
+    _say(f"Written for {len(made.federation.sites)} sites: {out}. Next: {out}/README.md")
+    _say(f"To every site travel: {_some(made.app.travels)} (app/).")
+    if made.app.left_out:
+        _say(f"Left out: {_some(made.app.left_out)}; include in [tool.fedtaper] adds files.")
+
+
+def _rehearse(
+    file: Path, out: Path, sites: int, port: int | None, resume: bool, seconds: float
+) -> None:
     from fedtaper.deploy.local import LocalFederation
 
     with errors.status("") as status:
-        rehearsal = LocalFederation(file, out, say=status.update)
-        if len(rehearsal.federation.sites) != local:
-            raise FedtaperError(
-                f"{file} has {len(rehearsal.federation.sites)} sites, not {local}: {out} is "
-                "written, nothing was started"
-            )
+        rehearsal = LocalFederation(
+            file,
+            out,
+            say=lambda text: status.update(escape(text)),
+            sites=sites,
+            port=port,
+            resume=resume,
+        )
         with rehearsal as running:
-            made_run = running.run(seconds)
-    show_run(made_run)
-    console.print(f"Stored in {rehearsal.run_folder}; logs in {out}.", highlight=False)
+            made = running.run(seconds)
+    show_run(made)
+    _say(f"Stored in {rehearsal.run_folder}; logs in {out}.")
+
+
+def _some(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
+    return ", ".join(names[:FEW]) + more
+
+
+def _say(text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tomllib
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.deploy.federation_file import read_federation
+from fedtaper.deploy.places import quotable
 
 SERVER_SCRIPT = "server/superlink.sh"  # by which a folder is known as a deployment
+TRAVELS = (".py", ".toml")  # files of an app that go to every site, with README and LICENSE
+TEXTS = ("README.md", "LICENSE", "LICENSE.txt", "LICENSE.md")
+SKIPPED = ("__pycache__", "runs", "build", "dist", "node_modules")
 PYPROJECT = """\
 [build-system]
 requires = ["setuptools>=77"]
@@ -69,22 +74,62 @@ def app_of(file: Path) -> Path | None:
     return None
 
 
-def _not_of_the_app(target: Path, folder: str, names: list[str]) -> set[str]:
-    """What lies in an app's folder and is not to be copied: runs, and deployments with keys."""
-    hidden = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "runs")(folder, names)
-    places = {name: Path(folder).resolve() / name for name in names}
-    inside = {name for name, place in places.items() if place in target.resolve().parents}
-    deployed = {name for name, place in places.items() if (place / SERVER_SCRIPT).is_file()}
-    return set(hidden) | inside | deployed
+@dataclass(frozen=True)
+class Written:
+    """An app as it was written: the files that travel to the sites, and those left out."""
+
+    travels: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
 
 
-def write_app(file: Path, target: Path) -> Path:
+def write_app(file: Path, target: Path) -> Written:
     """The app of a federation file, in ``target``: a copy of the user's own, or one made here."""
-    plan = read_federation(file)
     own = app_of(file)
-    if own is not None:
-        shutil.copytree(own, target, ignore=partial(_not_of_the_app, target), dirs_exist_ok=True)
-        return target
+    return _made(file, target) if own is None else _copied(own, target)
+
+
+def _copied(own: Path, target: Path) -> Written:
+    """The user's app: Python, TOML, README and LICENSE, and what its pyproject.toml names.
+
+    Data that lies beside the code is not to travel by accident.
+    """
+    settings = tomllib.loads((own / "pyproject.toml").read_text(encoding="utf-8"))
+    include = settings.get("tool", {}).get("fedtaper", {}).get("include", [])
+    if not isinstance(include, list) or not all(isinstance(entry, str) for entry in include):
+        raise FedtaperError(f"{own}/pyproject.toml: include in [tool.fedtaper] is a list of files")
+    travels, left_out = [], []
+    for path in _files(own, target):
+        name = path.relative_to(own)
+        if path.suffix in TRAVELS or str(name) in TEXTS or any(map(name.match, include)):
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target / name)
+            travels.append(name.as_posix())
+        else:
+            left_out.append(name.as_posix())
+    return Written(tuple(travels), tuple(left_out))
+
+
+def _files(own: Path, target: Path) -> list[Path]:
+    """An app's plain files, without runs, deployments, environments and what is hidden."""
+    found = []
+    for place, folders, names in os.walk(own):
+        here = Path(place)
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not (name.startswith(".") or name in SKIPPED or name.endswith(".egg-info"))
+            and not (here / name / SERVER_SCRIPT).is_file()
+            and not (here / name / "pyvenv.cfg").is_file()
+            and (here / name).resolve() not in (target.resolve(), *target.resolve().parents)
+        )
+        paths = [here / name for name in sorted(names) if not name.startswith(".")]
+        found += [path for path in paths if path.is_file() and not path.is_symlink()]
+    return found
+
+
+def _made(file: Path, target: Path) -> Written:
+    """An app around a file that lies in none."""
+    plan = read_federation(file)
     if plan.federation.task is not None:
         raise FedtaperError(
             f"{file} names the task {plan.federation.task} but lies in no Flower app: make one "
@@ -97,6 +142,7 @@ def write_app(file: Path, target: Path) -> Path:
     (package / "federation.toml").write_text(plan.text, encoding="utf-8")
     federation = f"{package.name}:federation.toml"
     if "data" in tomllib.loads(plan.text)["problem"]:
-        federation = str(file.resolve())  # its data lies beside it
+        federation = quotable(file.resolve())  # its data lies beside it
     (target / "pyproject.toml").write_text(pyproject(name, federation), encoding="utf-8")
-    return target
+    inside = ("__init__.py", "federation.toml")
+    return Written(("pyproject.toml", *(f"{package.name}/{entry}" for entry in inside)))

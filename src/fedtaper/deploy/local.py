@@ -20,23 +20,40 @@ from typing import Any
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.deploy import processes
-from fedtaper.deploy.files import Ports, write_deployment
+from fedtaper.deploy.federation_file import read_federation
+from fedtaper.deploy.files import write_deployment
+from fedtaper.deploy.places import Ports, checked_port
+from fedtaper.deploy.progress import last_line, why_stopped
 from fedtaper.results import Run
 from fedtaper.storage import store
 
 START_SECONDS = 90.0
 COMMAND_SECONDS = 120.0
+STATUS_EVERY = 5.0  # seconds between two questions to Flower, each a process
+LOOK = 0.2
+LOG_LINES = 20
 
 
 class LocalFederation:
     """A federation's processes on this machine; leaving it stops them all.
+
+    ``sites`` is how many sites the file is expected to have, ``port`` the SuperLink's (a free
+    one otherwise). ``resume`` goes on with the rehearsal in ``out``: its certificates, keys,
+    nodes and run. A start that is refused writes nothing.
 
     >>> with LocalFederation("federation.toml", "rehearsal") as local:  # doctest: +SKIP
     ...     run = local.run()
     """
 
     def __init__(
-        self, file: str | Path, out: str | Path, say: Callable[[str], None] = lambda text: None
+        self,
+        file: str | Path,
+        out: str | Path,
+        say: Callable[[str], None] = lambda text: None,
+        *,
+        sites: int | None = None,
+        port: int | None = None,
+        resume: bool = False,
     ) -> None:
         self.folder, self.say = Path(out).resolve(), say
         for program in ("openssl", "ssh-keygen", "bash"):
@@ -44,13 +61,20 @@ class LocalFederation:
                 raise FedtaperError(f"the program {program} is not installed")
         if not (Path(sys.executable).parent / "flower-superlink").is_file():
             raise FedtaperError('Flower is not installed: pip install "fedtaper[flower]"')
-        self.ports = _ports(file)
+        count = len(read_federation(file).federation.sites)
+        if sites is not None and count != sites:
+            raise FedtaperError(f"{file} has {count} sites, not {sites}: nothing was written")
+        self.ports = _ports(count, port)
         self.port = self.ports.superlink
-        self.federation = write_deployment(file, self.folder, "localhost", self.ports, direct=True)
+        made = write_deployment(
+            file, self.folder, "localhost", self.ports, direct=True, resume=resume
+        )
+        self.federation = made.federation
         self.nodes: dict[str, str] = {}
         self.before: Any = None
         self.superlink: subprocess.Popen[bytes] | None = None
         self.supernodes: dict[str, subprocess.Popen[bytes]] = {}
+        self.keeper: processes.Keeper | None = None
 
     @property
     def server(self) -> Path:
@@ -66,15 +90,19 @@ class LocalFederation:
         if threading.current_thread() is threading.main_thread():
             self.before = signal.signal(signal.SIGTERM, _leave)  # so that a kill cleans up too
         try:
+            self.keeper = processes.Keeper(f"FLWR_HOME={self.folder / 'flower'}")
             self.say("certificates and keys")
-            self._do("server", "certificates.sh")
+            if not (self.server / "server.pem").is_file():
+                self._do("server", "certificates.sh")
             for site in self.federation.sites:
                 self.make_key(site)
             self.say("SuperLink")
             self.start_superlink()
+            self.nodes = self._registered()
             for site in self.federation.sites:
                 self.say(f"{site}: key registered, SuperNode started")
-                self.nodes[site] = self.register(site)
+                if site not in self.nodes:
+                    self.nodes[site] = self.register(site)
                 self.start_site(site)
         except BaseException:
             self.__exit__()
@@ -88,20 +116,27 @@ class LocalFederation:
         for process in (*self.supernodes.values(), self.superlink):
             if process is not None:
                 processes.stop(process)
+        if self.keeper is not None:
+            self.keeper.close()
 
     def make_key(self, site: str) -> None:
-        """The site's key pair, and the operator's certificate beside it."""
-        self._do(f"sites/{site}", "key.sh")
-        shutil.copy(self.server / "ca.crt", self.folder / "sites" / site)
+        """The site's key pair, if it has none, and the operator's certificate beside it."""
+        place = self.folder / "sites" / site
+        if not (place / site).is_file():
+            self._do(f"sites/{site}", "key.sh")
+        shutil.copy(self.server / "ca.crt", place)
 
     def register(self, site: str) -> str:
         """Let a site in; its node id."""
         key = self.folder / "sites" / site / f"{site}.pub"
-        answer = _json(self._do("server", "register.sh", site, str(key)))
-        node = next((v for k, v in answer.items() if "node" in k and "id" in k), None)
-        if node is None:
-            raise FedtaperError(f"{site} could not be registered: {answer}")
-        return str(node)
+        self._do("server", "register.sh", site, str(key))
+        return self._registered()[site]
+
+    def _registered(self) -> dict[str, str]:
+        """Site to node id, as register.sh noted them."""
+        file = self.server / "nodes"
+        lines = file.read_text(encoding="utf-8").split() if file.is_file() else []
+        return {site: node for site, _, node in (line.partition("=") for line in lines)}
 
     def start_superlink(self) -> None:
         """Start it, or start it again on its database."""
@@ -134,25 +169,38 @@ class LocalFederation:
         return str(rows[0].get("status", "unknown"))
 
     def run(self, seconds: float = 600.0) -> Run:
-        """Hand the run in, wait for it, load it."""
+        """Hand the run in, wait for it and say how far it is, load it."""
+        if store.is_complete(self.run_folder):
+            return self.load()
         run_id = self.submit()
-        self.say(f"run {run_id}")
         end = time.monotonic() + seconds
+        asked = time.monotonic()
         while time.monotonic() < end:
             if store.is_complete(self.run_folder):
                 return self.load()
-            state = self.status(run_id)
-            if state.startswith("finished") and not store.is_complete(self.run_folder):
-                raise FedtaperError(f"the run failed ({state}); {self.trouble(run_id)}")
-        raise FedtaperError(f"the run is not done after {seconds:g} s; {self.trouble(run_id)}")
+            self.say(last_line(self.run_folder) or "the server starts")
+            if time.monotonic() - asked > STATUS_EVERY:
+                state, asked = self.status(run_id), time.monotonic()
+                if state.startswith("finished") and not store.is_complete(self.run_folder):
+                    raise FedtaperError(f"the run failed: {self.trouble(run_id)}")
+            time.sleep(LOOK)
+        where = last_line(self.run_folder) or "it did not begin"
+        raise FedtaperError(
+            f"the run is not done after {seconds:g} s ({where}): --seconds gives it longer, "
+            "--resume goes on with it"
+        )
 
     def load(self) -> Run:
         """The finished run."""
         return store.load(self.run_folder)
 
     def trouble(self, run_id: str) -> str:
-        """The end of the run's log."""
-        return processes.tail(self.folder / "superlink.log", 30)
+        """Why the run ended: its own words, else the end of its log."""
+        found = why_stopped(self.run_folder)
+        if found:
+            return found
+        log = self._flwr("log", run_id, "federation", "--show")
+        return "\n".join(log.splitlines()[-LOG_LINES:])
 
     def _do(self, place: str, script: str, *words: str) -> str:
         return self._call(["./" + script, *words], self.folder / place, self._env())
@@ -190,15 +238,15 @@ def _leave(number: int, frame: Any) -> None:
     raise SystemExit(128 + number)
 
 
-def _ports(file: str | Path) -> Ports:
+def _ports(count: int, wanted: int | None) -> Ports:
     """Free ports; the SuperNodes take a stretch of them."""
-    from fedtaper.deploy.federation_file import read_federation
-
-    count = len(read_federation(file).federation.sites)
+    if wanted is not None and not processes.is_free(checked_port("--port", wanted)):
+        raise FedtaperError(f"port {wanted} is taken on this machine: choose another --port")
     for _ in range(50):
-        link, public, first = processes.free_ports(3)
+        free, public, first = processes.free_ports(3)
+        link = free if wanted is None else wanted
         nodes = range(first, first + count)
-        if all(map(processes.is_free, nodes)) and link not in nodes and public not in nodes:
+        if all(map(processes.is_free, nodes)) and not {link, public} & set(nodes):
             return Ports(link, public, first)
     raise FedtaperError("no free ports on 127.0.0.1")
 

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from fedtaper.core.errors import FedtaperError
+from fedtaper.deploy import keeper
+from fedtaper.deploy.keeper import descendants, signal_all
+
+__all__ = ["descendants"]
 
 
 def start(
@@ -34,36 +39,40 @@ def start(
 def stop(process: subprocess.Popen[Any], patience: float = 5.0) -> None:
     """End a process with all its descendants: politely, then not."""
     members = {process.pid, *descendants(process.pid)}
-    _signal(members, signal.SIGTERM)
+    signal_all(members, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=patience)
-    _signal(members | descendants(process.pid), signal.SIGKILL)
+    signal_all(members | descendants(process.pid), signal.SIGKILL)
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=patience)
 
 
+class Keeper:
+    """A process that ends all processes with a mark in their environment when we are gone."""
+
+    def __init__(self, mark: str) -> None:
+        command = [sys.executable, "-S", "-E", keeper.__file__, mark]
+        kept = {name: value for name, value in os.environ.items() if f"{name}={value}" != mark}
+        self.mark = mark
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, env=kept, start_new_session=True
+        )
+
+    def close(self) -> None:
+        """End them now."""
+        keeper.end_marked(self.mark)
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=2 * keeper.PATIENCE)
+
+
 def kill(process: subprocess.Popen[Any]) -> None:
     """Kill -9 a process with all its descendants at once."""
-    _signal({process.pid, *descendants(process.pid)}, signal.SIGKILL)
+    signal_all({process.pid, *descendants(process.pid)}, signal.SIGKILL)
     process.wait(timeout=10)
-
-
-def descendants(pid: int) -> set[int]:
-    """Children of a process, their children, and so on."""
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError, IndexError):
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            parents.setdefault(int(fields[1]), []).append(int(entry.name))
-    found: set[int] = set()
-    queue = [pid]
-    while queue:
-        new = [child for child in parents.get(queue.pop(), []) if child not in found]
-        found.update(new)
-        queue += new
-    return found
 
 
 def command_line(pid: int) -> str:
@@ -109,9 +118,3 @@ def tail(log: Path, lines: int = 15) -> str:
     """The end of a log."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     return "\n".join(text.splitlines()[-lines:])
-
-
-def _signal(pids: set[int], number: int) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)

@@ -86,6 +86,7 @@ sites = ["north", "south", "west"]   # in the order of the schedules
 task = "{package}.task:task"
 deadline = 300.0       # seconds a site has to answer in a round
 quorum = 2             # answers that make a round count
+max_growth = 100.0     # reject an update that is so many times a site's usual size
 """
 README = """\
 # {name}
@@ -115,7 +116,13 @@ Write the scripts for your machines:
     fedtaper deploy {package}/federation.toml --host federation.example.org --out deployment
 
 Your own model and data go into `{package}/task.py`, the sites and how much each counts into
-`{package}/federation.toml`.
+`{package}/federation.toml`. To the sites travel Python and TOML files, this README and a LICENSE;
+further files only where `pyproject.toml` names them:
+
+```toml
+[tool.fedtaper]
+include = ["{package}/labels.json"]
+```
 """
 
 

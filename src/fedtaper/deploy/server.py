@@ -15,11 +15,13 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedtaper.core.errors import FedtaperError
+from fedtaper.deploy.progress import Progress
 from fedtaper.deploy.sites import write_sites
 from fedtaper.deploy.watch import Watch
 from fedtaper.engines import KEEP_DIM
 from fedtaper.engines.flower.roster import Roster, Site
 from fedtaper.engines.flower.rounds import GridEngine
+from fedtaper.engines.flower.sizes import check_samples
 from fedtaper.engines.flower.source import Source
 from fedtaper.experiment import Experiment
 from fedtaper.results import Run
@@ -43,7 +45,12 @@ def make_server_app(
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         give_memory_back()
-        serve(grid, find(context), **settings(context))
+        words = settings(context)
+        try:
+            serve(grid, find(context), **words)
+        except BaseException as trouble:
+            Progress(words["out"]).stopped(trouble)
+            raise
 
     return app
 
@@ -59,20 +66,25 @@ def serve(
         store.prepare(out, resume=True)
         if store.is_complete(out):
             raise FedtaperError(f"{out} holds a finished run: name another folder")
+    progress = Progress(out)
     roster = Roster(grid, federation, event_log(out, lambda text: print(text, flush=True)))
     needed = len(federation.sites) if federation.task else federation.enough
-    experiment = _experiment(source, roster.wait(federation.wait, needed))
+    experiment = _experiment(source, roster.wait(federation.wait, needed, progress))
+    saved = store.load_checkpoint(out) if out is not None else None
     watch = Watch(experiment, federation.sites, roster.tell)
-    watch.catch_up(store.load_checkpoint(out) if out is not None else None)
+    watch.catch_up(saved)
+    progress.rounds = experiment.rounds
+
+    def seen(k: int, norms: Any, updates: Any, values: dict[str, float]) -> None:
+        if federation.buffer is None:
+            watch(k, norms, updates)
+        progress.round(k + 1, values)
+
     how.setdefault("updates", experiment.problem.dim <= KEEP_DIM)  # what an audit sees best
     how.setdefault("progress", False)
-    made = drive(
-        experiment,
-        engine=GridEngine(grid, federation, roster, None if federation.buffer else watch),
-        out=out,
-        resume=out is not None,
-        **how,
-    )
+    earlier = None if saved is None else saved["norms"][0]
+    engine = GridEngine(grid, federation, roster, seen, earlier)
+    made = drive(experiment, engine=engine, out=out, resume=out is not None, **how)
     if out is not None:
         write_sites(made, federation, out)
     return made
@@ -105,6 +117,9 @@ def give_memory_back() -> None:
 def _experiment(source: Source, here: dict[str, Site]) -> Experiment:
     """The experiment with what the sites said of themselves: sizes, and schedules of their own."""
     sites = [here.get(name) for name in source.federation.sites]
+    check_samples(
+        source.federation, {site.name: site.samples for site in sites if site and site.samples}
+    )
     e = source.experiment([site.samples or 0 if site else 0 for site in sites])
     pairs = zip(sites, e.schedules, strict=True)
     declared = tuple(site.schedule if site and site.schedule else sent for site, sent in pairs)

@@ -76,8 +76,7 @@ class BufferedSession(Session):
                     self.stale.append(self.state.round - round_)
             if one in self.flying and time.monotonic() > end:
                 del self.flying[one]
-                name = self.federation.sites[client]
-                self.roster.tell(self.state.round + 1, name, "late", "no answer in time")
+                self.fault(self.state.round, client, "late", "no answer in time")
         return found
 
     def _summed(self, buffer: list[tuple[int, Answer]]) -> Any:
@@ -93,5 +92,6 @@ class BufferedSession(Session):
         intake = self.intake(list(range(self.e.num_clients)))
         for client in sorted(total):
             intake.add(client, total.pop(client))
-        norms, measured = self._step(intake)
-        return norms, {**measured, "staleness": float(np.mean(self.stale))}
+        found = self._step(intake)
+        self.notes = {"staleness": float(np.mean(self.stale))}
+        return found

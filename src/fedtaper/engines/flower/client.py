@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -26,16 +27,19 @@ SCHEDULE_KEYS = ("c", "delta", "offset")
 
 def describe(message: Message, context: Context, source: Source) -> Message:
     """Who this site is: its name, its samples where only it knows, its own schedule if any."""
-    told: dict[str, Any] = {"version": fedtaper.__version__}
     site = site_name(context, source.federation.sites)
-    samples = source.samples(site)
-    if samples is not None:
-        told["samples"] = samples
-    own = own_schedule(context)
-    if own is not None:
-        told |= as_numbers(own)
-    reply = RecordDict({TOLD: ConfigRecord({"site": site, **told})})
-    return Message(reply, reply_to=message)
+    told: dict[str, Any] = {"site": site, "version": fedtaper.__version__}
+    try:
+        samples = source.samples(site)
+        if samples is not None:
+            told["samples"] = samples
+        own = own_schedule(context)
+        if own is not None:
+            told |= as_numbers(own)
+    except Exception as trouble:  # the user's own code may break in any way: the server is told
+        traceback.print_exc()
+        told["trouble"] = f"{type(trouble).__name__}: {trouble}"
+    return Message(RecordDict({TOLD: ConfigRecord(told)}), reply_to=message)
 
 
 def train(message: Message, context: Context, source: Source) -> Message:
@@ -46,8 +50,10 @@ def train(message: Message, context: Context, source: Source) -> Message:
     """
     order: Any = message.content[ORDER]
     client = source.federation.sites.index(site_name(context, source.federation.sites))
-    schedule = own_schedule(context) or as_schedule(order)
-    e = _experiment(source, client, tuple(order.get("sizes", ())))
+    e = _experiment(source, client, int(order["samples"]))
+    sent = e.schedules[client]
+    simple = isinstance(sent, (Power, Constant))  # others do not fit into a message
+    schedule = own_schedule(context) or (as_schedule(order) if simple else sent)
     mine = [schedule if i == client else s for i, s in enumerate(e.schedules)]
     e = replace(e, schedules=tuple(mine))
     w = wire.joined(message.content[MODEL])
@@ -84,8 +90,15 @@ def _updates(
 
 
 @lru_cache(maxsize=1)
-def _experiment(source: Source, client: int, sizes: tuple[int, ...]) -> Experiment:
-    return source.experiment(sizes, client)
+def _experiment(source: Source, client: int, samples: int) -> Experiment:
+    """The experiment as this site sees it. Of the others it knows no size: they get its own."""
+    e = source.experiment([samples] * len(source.federation.sites), client)
+    if int(e.problem.sizes[client]) != samples:
+        raise FedtaperError(
+            f"this site has {e.problem.sizes[client]} samples now, and had {samples} when the "
+            "run began: bring the data back, or start a new run"
+        )
+    return e
 
 
 def site_name(context: Context, sites: Sequence[str]) -> str:
@@ -115,5 +128,6 @@ def as_schedule(numbers: Any) -> Schedule:
 
 
 def as_numbers(schedule: Schedule) -> dict[str, float]:
-    """A schedule as numbers that a message can hold."""
-    return {name: float(getattr(schedule, name)) for name in SCHEDULE_KEYS}
+    """A schedule, or its limit, as numbers that a message can hold."""
+    offset = schedule.offset if isinstance(schedule, Power) else 0.0
+    return {"c": float(schedule.c), "delta": float(schedule.delta), "offset": float(offset)}

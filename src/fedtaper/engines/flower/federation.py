@@ -18,6 +18,9 @@ from fedtaper.core.checks import check_whole
 from fedtaper.core.errors import FedtaperError, nearest
 
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+METRIC_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
+SERVERS_OWN = ("round", "n", "t", "change", "answered", "seconds", "staleness")  # metrics
+MOST_SAMPLES = 10**8  # a site may claim, where nothing else is said
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,13 @@ class Federation:
         noise_multiplier: of the clipping norm: how much noise the server adds to a round's sum.
         nodes: site to node id, where a site is bound to its key: a node that claims a site's
             name with another id is refused.
+        samples: site to the number of samples that it is to have, or to a pair of bounds. A
+            site's own claim sets its influence and the clock, so a claim outside is refused.
+        max_size_ratio: how many times the median size of the others a site may claim, where
+            ``samples`` says nothing about it.
+        max_growth: reject an update that is so many times larger than the median of the
+            site's last ten. None accepts it, with an event from 100 times on.
+        metrics: further names that sites may measure, beside the training loss and accuracy.
 
     >>> Federation(("north", "south", "west")).enough
     2
@@ -85,9 +95,16 @@ class Federation:
     clipping_norm: float | None = None
     noise_multiplier: float = 0.0
     nodes: dict[str, str] = field(default_factory=dict)
+    samples: dict[str, Any] = field(default_factory=dict)
+    max_size_ratio: float = 100.0
+    max_growth: float | None = None
+    metrics: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sites", tuple(self.sites))
+        for name in ("sites", "metrics"):
+            if not isinstance(getattr(self, name), (list, tuple)):
+                raise FedtaperError(f"{name} must be a list of names")
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         if not self.sites:
             raise FedtaperError("a federation needs at least one site")
         for name in self.sites:
@@ -98,8 +115,8 @@ class Federation:
             if self.sites.count(name) > 1:
                 raise FedtaperError(f"the site {name!r} stands twice in sites")
         for name in ("deadline", "wait"):
-            value = getattr(self, name)
-            if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+            if not _is_number(getattr(self, name), 0):
+                value = getattr(self, name)
                 raise FedtaperError(f"{name} must be a number of seconds above 0, not {value!r}")
         self._check_privacy()
         check_whole("retries", self.retries, low=0)
@@ -109,16 +126,59 @@ class Federation:
                 check_whole(name, value)
                 if value > len(self.sites):
                     raise FedtaperError(f"{name} {value} is more than the {len(self.sites)} sites")
-        for name in self.nodes:
-            if name not in self.sites:
-                raise FedtaperError(f"nodes: there is no site {name!r}{nearest(name, self.sites)}")
+        self._check_by_site()
+        self._check_trust()
+
+    def _check_by_site(self) -> None:
+        for table in ("nodes", "samples"):
+            found = getattr(self, table)
+            if not isinstance(found, dict):
+                raise FedtaperError(f"{table} must be a table with one entry per site")
+            for name in found:
+                if name not in self.sites:
+                    hint = nearest(str(name), self.sites)
+                    raise FedtaperError(f"{table}: there is no site {name!r}{hint}")
+        for name, node in self.nodes.items():
+            if not (isinstance(node, str) and node.isdigit()):
+                raise FedtaperError(f"nodes: the node id of {name} is a number, not {node!r}")
+        for name in self.samples:
+            self.bounds(name)
+
+    def _check_trust(self) -> None:
+        if not isinstance(self.own_schedules, bool):
+            raise FedtaperError(f"own_schedules must be true or false, not {self.own_schedules!r}")
+        if self.task is not None and not isinstance(self.task, str):
+            raise FedtaperError(f'task must be "module:name", not {self.task!r}')
+        for name in ("max_size_ratio", "max_growth"):
+            value = getattr(self, name)
+            if not (name == "max_growth" and value is None) and not _is_number(value, 1):
+                raise FedtaperError(f"{name} must be a number above 1, not {value!r}")
+        for name in self.metrics:
+            if not (isinstance(name, str) and METRIC_NAME.fullmatch(name)):
+                raise FedtaperError(
+                    f"metrics: {name!r} is no name: use letters, digits, dot, hyphen, underscore"
+                )
+            if name in SERVERS_OWN:
+                raise FedtaperError(f"metrics: {name} is the server's own")
+
+    def bounds(self, site: str) -> tuple[int, int]:
+        """The least and the most samples that a site may have."""
+        found = self.samples.get(site, (1, MOST_SAMPLES))
+        low, high = found if isinstance(found, (list, tuple)) and len(found) == 2 else [found] * 2
+        for value in (low, high):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise FedtaperError(
+                    f"samples: {site} needs a number of samples or a pair [least, most], "
+                    f"not {found!r}"
+                )
+        if not 1 <= low <= high:
+            raise FedtaperError(f"samples: {site} has the bounds {low} and {high}")
+        return low, high
 
     def _check_privacy(self) -> None:
         for name in ("clipping_norm", "noise_multiplier"):
             value = getattr(self, name)
-            if value is not None and not (
-                isinstance(value, (int, float)) and 0 <= value < math.inf
-            ):
+            if value is not None and not (value == 0 or _is_number(value, 0)):
                 raise FedtaperError(f"{name} must be a finite number, not {value!r}")
         if self.clipping_norm == 0 or (self.noise_multiplier and self.clipping_norm is None):
             raise FedtaperError("noise needs a clipping_norm, and that must be above 0")
@@ -140,6 +200,12 @@ class Federation:
         if not isinstance(found, Task):
             raise FedtaperError(f"{self.task} must be a fedtaper.Task, not {type(found).__name__}")
         return found
+
+
+def _is_number(value: Any, above: float) -> bool:
+    """Whether it is a finite number above that."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and math.isfinite(value) and value > above
 
 
 def numbered(count: int) -> tuple[str, ...]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Message
 
 from fedtaper.core.schedules import Schedule
-from fedtaper.engines.flower import wire
+from fedtaper.engines.flower import fields, wire
 from fedtaper.engines.flower.client import METRICS, SCHEDULE_KEYS, TOLD, UPDATE, as_numbers
+from fedtaper.engines.flower.fields import FaultError, shown
 
-
-class FaultError(Exception):
-    """Why an answer does not count, in words."""
+MEASURED = ("train_loss", "train_accuracy")  # what a site says of a network's training
+LARGEST_METRIC = 1e12
+MOST_METRICS = 64  # names in an answer; more are not looked at
 
 
 class Answer(NamedTuple):
@@ -31,37 +33,56 @@ def checked_update(reply: Message, like: Any, site: str, round_: int, schedule: 
     ``like`` is the shared model: an update must have its dtype and shape, and finite numbers.
     """
     if reply.has_error():
-        raise FaultError(f"no answer: {_short(reply.error.reason)}")
+        raise FaultError(f"no answer: {shown(reply.error.reason)}")
     try:
-        told: Any = dict(reply.content[TOLD])
+        told: Any = reply.content[TOLD]
         arrays: Any = reply.content[UPDATE]
         measures: Any = reply.content.get(METRICS, {})
-        measured = {str(k): float(v) for k, v in measures.items()}
-    except (KeyError, TypeError, ValueError) as trouble:
-        raise FaultError(f"a part is missing or malformed: {_short(trouble)}") from None
-    _check_told(told, site, round_, schedule)
+    except Exception as trouble:  # what comes from elsewhere may be anything
+        raise FaultError(f"a part is missing or malformed: {shown(str(trouble))}") from None
+    _check_told(fields.mapping(told), site, round_, schedule)
     update = _pieces(arrays, like)
     norm = wire.norm(update)
-    if not math.isfinite(norm):  # a norm may overflow honestly
+    if not math.isfinite(norm):  # or too large for the square of a float32
         count = sum(int((~np.isfinite(piece)).sum()) for piece in update)
         if count:
             raise FaultError(f"{count} of its numbers are not finite")
-    return Answer(update, norm, measured)
+        norm = wire.norm(piece.astype(np.float64) for piece in update)
+        if not math.isfinite(norm):
+            raise FaultError("it is too large to have a size")
+    return Answer(update, norm, fields.mapping(measures))
+
+
+def known_metrics(
+    measured: Mapping[str, Any], allowed: frozenset[str]
+) -> tuple[dict[str, float], str]:
+    """The metrics that a site may send, as numbers, and what is wrong with the rest, if any."""
+    if len(measured) > MOST_METRICS:
+        return {}, f"{len(measured):,} metrics, and at most {MOST_METRICS} are looked at"
+    good, bad = {}, []
+    for name, value in measured.items():
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if name in allowed and number and abs(value) <= LARGEST_METRIC:  # False for NaN
+            good[name] = float(value)
+        else:
+            bad.append(f"{name} = {shown(value, 40)}")
+    return good, shown(", ".join(bad))
 
 
 def _pieces(arrays: Any, like: Any) -> list[Any]:
     wanted = wire.cut(like)
     keys = [str(i) for i in range(len(wanted))]
-    if list(arrays.keys()) != keys:
-        raise FaultError(f"wrong keys: {_short(list(arrays.keys()))} in place of {_short(keys)}")
+    found = fields.mapping(arrays)
+    if list(found) != keys:
+        raise FaultError(f"wrong keys: {shown(list(found)[:50])} in place of {shown(keys)}")
     update = []
     for key, same in zip(keys, wanted, strict=True):
         try:
-            piece = wire.piece(arrays[key])
+            piece = wire.piece(found[key])
         except Exception as trouble:  # bytes from elsewhere may break the decoder in any way
-            raise FaultError(f"its array cannot be decoded: {_short(trouble)}") from None
+            raise FaultError(f"its array cannot be decoded: {shown(str(trouble))}") from None
         if piece.dtype != same.dtype:
-            raise FaultError(f"wrong dtype: {piece.dtype} in place of {same.dtype}")
+            raise FaultError(f"wrong dtype: {shown(str(piece.dtype))} in place of {same.dtype}")
         if piece.shape != same.shape:
             raise FaultError(f"wrong shape: {piece.shape} in place of {same.shape}")
         update.append(piece)
@@ -70,19 +91,14 @@ def _pieces(arrays: Any, like: Any) -> list[Any]:
 
 def _check_told(told: dict[str, Any], site: str, round_: int, schedule: Schedule) -> None:
     if told.get("site") != site:
-        raise FaultError(f"it answers as {_short(told.get('site'))}")
-    if told.get("round") != round_:
-        raise FaultError(f"it answers for round {_short(told.get('round'))}")
+        raise FaultError(f"it answers as {shown(told.get('site'))}")
+    if isinstance(told.get("round"), bool) or told.get("round") != round_:
+        raise FaultError(f"it answers for round {shown(told.get('round'))}")
     declared = as_numbers(schedule)
     for name in SCHEDULE_KEYS:
         value = told.get(name)
         same = isinstance(value, float) and math.isclose(value, declared[name], rel_tol=1e-12)
         if not same:
             raise FaultError(
-                f"it used {name} = {_short(value)}, not the declared {declared[name]:g}"
+                f"it used {name} = {shown(value)}, not the declared {declared[name]:g}"
             )
-
-
-def _short(what: Any) -> str:
-    text = " ".join(str(what).split())
-    return text if len(text) <= 200 else text[:200] + "..."

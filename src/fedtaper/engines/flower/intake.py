@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -75,7 +74,7 @@ class Intake:
         return len(self.told)
 
     def measured(self) -> dict[str, float]:
-        """The means of what the sites measured, where all of it is finite."""
+        """The means of what the sites measured."""
         names = dict.fromkeys(name for row in self.told for name in row)
         values = {name: [row[name] for row in self.told if name in row] for name in names}
-        return {name: float(np.mean(v)) for name, v in values.items() if all(map(math.isfinite, v))}
+        return {name: float(np.mean(v)) for name, v in values.items()}

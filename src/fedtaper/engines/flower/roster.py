@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,16 +11,20 @@ from typing import Any
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+import fedtaper
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.schedules import Schedule
+from fedtaper.engines.flower import fields
 from fedtaper.engines.flower.client import TOLD, as_schedule
 from fedtaper.engines.flower.federation import Federation
+from fedtaper.engines.flower.fields import FaultError, shown
 
 TOGETHER = 2**23  # bytes of answers that are taken in together
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0  # seconds between two looks for answers
 SLOWER = 1.2  # each pause beside the one before
 QUERY_SECONDS = 300.0  # how long a node may take to say who it is: a first start is slow
 ASK_AGAIN = 10.0  # seconds until a node that could not say is asked again
+SCHEDULE_RANGE = {"c": (1e-12, 1e6), "delta": (0.0, 10.0), "offset": (0.0, 1e12)}
 
 
 @dataclass(frozen=True)
@@ -28,8 +33,9 @@ class Site:
 
     node: int
     name: str
-    samples: int | None
-    schedule: Schedule | None
+    samples: int | None = None
+    schedule: Schedule | None = None
+    trouble: str = ""  # why it cannot take part
 
 
 class Roster:
@@ -43,6 +49,9 @@ class Roster:
         self.known: dict[int, Site | None] = {}  # None: refused
         self.asked: dict[str, int] = {}  # message to node
         self.again: dict[int, float] = {}  # node to the time from which on it may be asked
+        self.told: dict[int, str] = {}  # node to the trouble that was last told of it
+        self.failing: dict[str, str] = {}  # site to why it cannot take part
+        self.sizes: dict[str, int] = {}  # site to the samples that it said it has
 
     def present(self) -> dict[str, Site]:
         """The sites that are connected now."""
@@ -62,16 +71,25 @@ class Roster:
                 found[site.name] = site
         return found
 
-    def wait(self, seconds: float, needed: int) -> dict[str, Site]:
-        """All sites, or after ``seconds`` at least ``needed`` of them."""
+    def wait(
+        self, seconds: float, needed: int, say: Callable[[str], None] = lambda line: None
+    ) -> dict[str, Site]:
+        """All sites, or after ``seconds`` at least ``needed`` of them.
+
+        A site that cannot take part where all are needed ends the wait at once.
+        """
         end = time.monotonic() + seconds
         while True:
             found = self.present()
             missing = [name for name in self.federation.sites if name not in found]
             if not missing:
                 return found
+            if self.failing and needed == len(self.federation.sites):
+                why = "; ".join(f"{site}: {text}" for site, text in self.failing.items())
+                raise FedtaperError(f"before round 1 a site failed: {why}. Mend it there")
             if time.monotonic() > end:
                 break
+            say(f"waiting for {', '.join(missing)}")
             time.sleep(LONGEST_PAUSE)
         if len(found) < needed:
             raise FedtaperError(
@@ -99,40 +117,87 @@ class Roster:
             if node is None:
                 continue
             if reply.has_error():
-                self.again[node] = time.monotonic() + ASK_AGAIN
-                why = f"node {node} cannot say who it is: {str(reply.error.reason)[-300:]}"
-                self.tell(0, "", "unclear", why)
+                why = f"node {node} cannot say who it is: {shown(str(reply.error.reason)[-200:])}"
+                self._later(node, self._bound(node), "unclear", why)
                 continue
             try:
-                self.known[node] = self._read(node, reply)
-            except FedtaperError as problem:
-                self._refuse(node, str(problem))
+                site = self._read(node, reply)
+            except FaultError as fault:
+                self._refuse(node, f"node {node}: {fault}")
+                continue
+            if site.trouble:
+                self.failing[site.name] = site.trouble
+                self._later(node, site.name, "failed", site.trouble)
+            else:
+                self.failing.pop(site.name, None)
+                self.known[node] = site
+
+    def _later(self, node: int, site: str, kind: str, why: str) -> None:
+        """Ask again after a while; the same trouble is told once."""
+        self.again[node] = time.monotonic() + ASK_AGAIN
+        if self.told.get(node) != why:
+            self.told[node] = why
+            self.tell(0, site, kind, why)
 
     def _read(self, node: int, reply: Message) -> Site:
-        if reply.has_error():
-            raise FedtaperError(
-                f"node {node} cannot say who it is: {str(reply.error.reason)[-300:]}"
-            )
+        """What a node says of itself, every field checked."""
         try:
-            told: Any = dict(reply.content[TOLD])
-            name, samples = str(told["site"]), told.get("samples")
-        except (KeyError, TypeError, ValueError):
-            raise FedtaperError(f"node {node} sent no site name") from None
+            record: Any = reply.content[TOLD]
+        except Exception:  # what comes from elsewhere may be anything
+            raise FaultError("it sent no site name") from None
+        told = fields.mapping(record)
+        name = fields.word(told, "site")
         if name not in self.federation.sites:
-            raise FedtaperError(f"node {node} is {name[:80]!r}, no site of this federation")
+            raise FaultError(f"it is {shown(name, 80)!r}, no site of this federation")
         bound = self.federation.nodes.get(name)
         if bound is not None and bound != str(node):
-            raise FedtaperError(f"node {node} claims to be {name}, whose key has node id {bound}")
-        schedule = as_schedule(told) if "c" in told else None
-        if schedule is not None and not self.federation.own_schedules:
-            raise FedtaperError(
+            raise FaultError(f"it claims to be {name}, whose key has node id {bound}")
+        if "trouble" in told:
+            return Site(node, name, trouble=shown(fields.word(told, "trouble")))
+        self._check_version(node, name, told)
+        return Site(node, name, self._samples(name, told), self._schedule(name, told))
+
+    def _check_version(self, node: int, name: str, told: dict[str, Any]) -> None:
+        found = fields.word(told, "version")
+        if found != fedtaper.__version__ and self.told.get(node) != found:
+            self.told[node] = found
+            why = f"it runs fedtaper {shown(found, 40)}, the server {fedtaper.__version__}"
+            self.tell(0, name, "version", why)
+
+    def _samples(self, name: str, told: dict[str, Any]) -> int | None:
+        """How much data a site says it has: within its bounds, and the same as before."""
+        if "samples" not in told:
+            return None
+        found = fields.whole(told, "samples", *self.federation.bounds(name))
+        if self.sizes.setdefault(name, found) != found:
+            raise FaultError(
+                f"{name} says it has {found:,} samples, and said {self.sizes[name]:,} before"
+            )
+        return found
+
+    def _schedule(self, name: str, told: dict[str, Any]) -> Schedule | None:
+        if "c" not in told:
+            return None
+        if not self.federation.own_schedules:
+            raise FaultError(
                 f"{name} keeps a schedule of its own; allow that with own_schedules = true"
             )
-        return Site(node, name, None if samples is None else int(samples), schedule)
+        numbers = {key: fields.number(told, key, *SCHEDULE_RANGE[key]) for key in SCHEDULE_RANGE}
+        with warnings.catch_warnings(record=True) as noted:
+            warnings.simplefilter("always")
+            schedule = as_schedule(numbers)
+        for warning in noted:
+            self.tell(0, name, "schedule", shown(str(warning.message)))
+        return schedule
 
     def _refuse(self, node: int, why: str) -> None:
         self.known[node] = None
-        self.tell(0, "", "refused", why)
+        self.tell(0, self._bound(node), "refused", why)
+
+    def _bound(self, node: int) -> str:
+        """The site whose key has this node id, if that is known."""
+        sites = self.federation.nodes.items()
+        return next((site for site, number in sites if number == str(node)), "")
 
 
 def answers(

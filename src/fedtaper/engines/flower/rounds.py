@@ -17,11 +17,14 @@ from fedtaper.engines import KEEP_DIM
 from fedtaper.engines.flower import CAPABILITIES, wire
 from fedtaper.engines.flower.client import MODEL, ORDER, as_numbers
 from fedtaper.engines.flower.federation import Federation
-from fedtaper.engines.flower.guard import Answer, FaultError, checked_update
+from fedtaper.engines.flower.fields import FaultError
+from fedtaper.engines.flower.guard import MEASURED, Answer, checked_update, known_metrics
 from fedtaper.engines.flower.intake import Intake
 from fedtaper.engines.flower.roster import Roster, Site, answers
+from fedtaper.engines.flower.sizes import Sizes
 from fedtaper.experiment import Experiment
 
+Seen = Callable[[int, Any, Any, dict[str, float]], None]
 RETRY_PAUSE = 3.0
 GRACE = 60.0  # seconds a message outlives the deadline, so that it is ours that decides
 
@@ -30,7 +33,8 @@ class GridEngine:
     """An engine over a Flower grid that is there already: a deployed server's.
 
     ``seen``, where given, is called with each whole round: its number (from 0), the sizes of
-    the updates (NaN where a site did not count), and the updates, where they are kept.
+    the updates (NaN where a site did not count), the updates, where they are kept, and the
+    round's metrics. ``earlier`` are the sizes of the rounds before a resume, (rounds, L).
     """
 
     name = "flower"
@@ -41,9 +45,11 @@ class GridEngine:
         grid: Grid,
         federation: Federation,
         roster: Roster,
-        seen: Callable[[int, Any, Any], None] | None = None,
+        seen: Seen | None = None,
+        earlier: Any = None,
     ) -> None:
         self.grid, self.federation, self.roster, self.seen = grid, federation, roster, seen
+        self.earlier = earlier
 
     def check(self) -> None:
         """There is a grid, so Flower is here."""
@@ -70,12 +76,26 @@ class Session:
         self.grid, self.federation, self.roster = engine.grid, engine.federation, engine.roster
         self.e, self.state, self.seen = experiment, state, engine.seen
         self.moves: Any = None  # this round's updates, sketched where they are large
+        self.sizes = Sizes(engine.federation, engine.earlier)
+        self.faults: dict[str, str] = {}  # this round's, by site
+        self.notes: dict[str, float] = {}  # this round's further metrics of the server
+        self.ignored: set[str] = set()  # sites whose metrics were once not taken
         self.network = is_network(experiment.problem)
         self.dtype = np.dtype(np.float32 if self.network else np.float64)
         self.w = state.w[0].astype(self.dtype)
         self.memory = tuple(array[0].astype(self.dtype) for array in state.memory)
         self.module: Any = None
+        self.allowed = self._allowed()
         self.sync()
+
+    def _allowed(self) -> frozenset[str]:
+        """Metrics that sites may send: never one that the server itself records."""
+        wanted = {*self.federation.metrics, *(MEASURED if self.network else ())}
+        if not self.network:
+            p = self.e.limit_influence
+            with np.errstate(all="ignore"):
+                wanted -= set(self.e.problem.metrics(self.w[None, None], p[None], p))
+        return frozenset(wanted)
 
     def advance(self, rounds: int) -> Block:
         """Move on by so many rounds."""
@@ -100,19 +120,19 @@ class Session:
                     int(np.nan_to_num(norms).argmax()),
                 )
                 return block
-            if self.seen is not None:
-                self.seen(state.round, norms, self.moves)
             state.round += 1
             block.update_norms[0, k] = norms
             if block.w is not None:
                 block.w[0, k] = self.w
+            del before
+            values = {**measured, "change": change, **(self._scores() if self.network else {})}
+            notes = measured if block.metrics is None else {}
             if block.metrics is not None:
-                del before
-                values = {"change": change, **measured, **self._scores()}
                 block.metrics = _noted(block.metrics, values, rounds, k)
-            notes = {"answered": self.answered, "seconds": time.perf_counter() - began}
-            notes |= {} if self.network else measured
-            block.notes = _noted(block.notes, notes, rounds, k)
+            own = {"answered": self.answered, "seconds": time.perf_counter() - began}
+            block.notes = _noted(block.notes, {**notes, **self.notes, **own}, rounds, k)
+            if self.seen is not None:
+                self.seen(state.round - 1, norms, self.moves, {**values, **own})
         self.sync()  # the record's metrics of the next round start from here
         return block
 
@@ -121,16 +141,18 @@ class Session:
         e, k = self.e, self.state.round
         asked = np.flatnonzero(e.present(k, k + 1, int(self.state.seeds[0]))[0]).tolist()
         for attempt in range(self.federation.retries + 1):
+            self.faults = {}
             intake = self._taken_in(asked, k)
             if intake.count >= min(self.federation.enough, len(asked)):
                 return self._step(intake)
             self.roster.tell(k + 1, "", "no-quorum", f"{intake.count} of {len(asked)} answers")
             if attempt < self.federation.retries:
                 time.sleep(RETRY_PAUSE)
+        why = "; ".join(f"{site}: {text}" for site, text in list(self.faults.items())[:5])
         raise FedtaperError(
             f"round {k + 1} has no quorum: {intake.count} good answers, {self.federation.enough} "
-            f"needed, after {self.federation.retries + 1} attempts. The rounds before it are "
-            "kept: see events.jsonl, and resume"
+            f"needed, after {self.federation.retries + 1} attempts ({why}). The rounds before it "
+            "are kept: resume"
         )
 
     def _taken_in(self, asked: list[int], k: int) -> Intake:
@@ -139,7 +161,7 @@ class Session:
         names = self.federation.sites
         for i in asked:
             if names[i] not in here:
-                self.roster.tell(k + 1, names[i], "lost", "not connected")
+                self.fault(k, i, "lost", "not connected")
         messages = self.messages({i: here[names[i]] for i in asked if names[i] in here})
         waiting = set(messages)
         intake = self.intake(asked)
@@ -150,9 +172,13 @@ class Session:
                 intake.add(i, answer)
             del reply, answer  # their bytes: the next may be as large
         for i in sorted(waiting):
-            why = f"no answer in {self.federation.deadline:g} s"
-            self.roster.tell(k + 1, names[i], "late", why)
+            self.fault(k, i, "late", f"no answer in {self.federation.deadline:g} s")
         return intake
+
+    def fault(self, k: int, client: int, kind: str, why: str) -> None:
+        """A site does not count in this round: an event, and a reason if there is no quorum."""
+        self.faults[self.federation.sites[client]] = why
+        self.roster.tell(k + 1, self.federation.sites[client], kind, why)
 
     def intake(self, asked: list[int]) -> Intake:
         """An empty sum for this round."""
@@ -171,7 +197,7 @@ class Session:
             "round": k,
             "n": float(k * self.e.period),
             "seed": int(self.state.seeds[0]),
-            "sizes": [int(size) for size in self.e.problem.sizes],
+            "samples": int(self.e.problem.sizes[client]),
             **as_numbers(self.e.schedules[client]),
         }
         if self.federation.clipping_norm is not None:  # for Flower's clipping mods
@@ -183,15 +209,22 @@ class Session:
         """An answer's update, or None and an event."""
         name, schedule = self.federation.sites[i], self.e.schedules[i]
         try:
-            return checked_update(reply, self.w, name, k, schedule)
+            answer = checked_update(reply, self.w, name, k, schedule)
+            unusual = self.sizes.look(i, answer.norm)
         except FaultError as fault:
-            kind = "lost" if reply.has_error() else "rejected"
-            self.roster.tell(k + 1, name, kind, str(fault))
+            self.fault(k, i, "lost" if reply.has_error() else "rejected", str(fault))
             return None
+        if unusual:
+            self.roster.tell(k + 1, name, "unusual", unusual)
+        measured, wrong = known_metrics(answer.measured, self.allowed)
+        if wrong and name not in self.ignored:
+            self.ignored.add(name)
+            self.roster.tell(k + 1, name, "ignored", f"metrics: {wrong}")
+        return answer._replace(measured=measured)
 
     def _step(self, intake: Intake) -> tuple[Any, dict[str, float]]:
         """The server rule's step on the weighted sum of the updates; the absent add nothing."""
-        self.answered = intake.count
+        self.answered, self.notes = intake.count, {}
         intake.add_noise(self.federation.noise_multiplier)
         with np.errstate(over="ignore", invalid="ignore"):
             self.w, self.memory = self.e.server.step(self.w, intake.total, self.memory)
