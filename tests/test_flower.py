@@ -179,7 +179,7 @@ def test_a_site_that_does_nothing_is_named_while_the_run_goes_on(tiny, tmp_path)
 
 
 def test_simulated_attackers_are_refused(tiny):
-    with pytest.raises(ft.FedtaperError, match="sites on Flower are real"):
+    with pytest.raises(ft.FedtaperError, match="does not simulate behaviours"):
         over_loop(experiment(tiny, behaviours={1: ft.Idle()}))
 
 

@@ -54,7 +54,7 @@ class Wrapped(Session):
 def by_wrapper(e, strategy, monkeypatch):
     logging.getLogger("flwr").setLevel(logging.ERROR)
     monkeypatch.setattr(Wrapped, "strategy", strategy)
-    monkeypatch.setattr(GridEngine, "start", lambda *words: Wrapped(*words))  # noqa: PLW0108
+    monkeypatch.setattr(GridEngine, "open", lambda engine, e, state, _: Wrapped(engine, e, state))
     return over_loop(e)
 
 
