@@ -24,6 +24,7 @@ test: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	$(BIN)/pytest -n auto
 
 # whole federations of processes, and their faults: about ten minutes

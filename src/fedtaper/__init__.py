@@ -5,13 +5,12 @@ the shared model. ``import fedtaper`` is quick: Numba, matplotlib and torch are 
 when they are first needed.
 """
 
-__version__ = "0.1.0"
-
 from fedtaper.auditing import Audit, Auditor, ClientAudit, HeldOut, audit
 from fedtaper.core.errors import AssumptionWarning, FedtaperError, FedtaperWarning, StabilityWarning
 from fedtaper.core.influence import Influence, effective_influence, influence
 from fedtaper.core.protocols import Memoryless
 from fedtaper.core.schedules import Constant, Cosine, Piecewise, Power, Shaped, WarmUp
+from fedtaper.core.version import __version__
 from fedtaper.engines.flower.federation import Federation, Task
 from fedtaper.experiment import Experiment
 from fedtaper.outcomes.fair import Fair, fair
@@ -100,6 +99,7 @@ __all__ = [
     "Tracking",
     "WarmUp",
     "Yogi",
+    "__version__",
     "audit",
     "bound",
     "check",

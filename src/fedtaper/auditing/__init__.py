@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtaper.auditing.directions import sketch
 from fedtaper.auditing.judge import Finding, Trace, judge, since
 from fedtaper.auditing.records import NO_WITNESS, SIZES_ONLY, Audit, ClientAudit
 from fedtaper.auditing.replay import HeldOut
@@ -19,6 +18,7 @@ from fedtaper.auditing.traces import declared_round, from_run, trace_of
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.influence import checked_schedules, influence
 from fedtaper.core.schedules import Schedule
+from fedtaper.core.sketch import sketch
 from fedtaper.results import Run
 
 Array = NDArray[np.float64]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.auditing.directions import sketch
 from fedtaper.auditing.judge import Trace
 from fedtaper.auditing.replay import HeldOut, replay
 from fedtaper.auditing.taper import Declared
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.schedules import Schedule, step_sizes
+from fedtaper.core.sketch import sketch
 from fedtaper.problems.images import ImageClassification
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.results import Run

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-import fedtaper
-from fedtaper.cli import claims, federation, influence, outcomes, simulation, theory
+from fedtaper.cli import claims, engines, federation, influence, outcomes, simulation, theory
 from fedtaper.cli.terminal import console, show_error, show_warning
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.version import __version__
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -55,6 +55,7 @@ for command in (
     theory.check,
     theory.forecast,
     outcomes.fair,
+    engines.engines,
     claims.reproduce,
     claims.report,
     federation.new,
@@ -65,7 +66,7 @@ for command in (
 
 def _version(wanted: bool) -> None:
     if wanted:
-        console.print(f"fedtaper {fedtaper.__version__}", highlight=False)
+        console.print(f"fedtaper {__version__}", highlight=False)
         raise typer.Exit
 
 

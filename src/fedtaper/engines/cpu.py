@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedtaper.auditing.directions import SKETCH, sketch
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import (
     Block,
@@ -30,6 +29,7 @@ from fedtaper.core.protocols import (
     State,
     as_network,
 )
+from fedtaper.core.sketch import SKETCH, sketch
 from fedtaper.engines import KEEP_DIM
 from fedtaper.experiment import Experiment
 from fedtaper.problems.network import bind

@@ -15,6 +15,7 @@ import numpy as np
 import fedtaper
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import is_quadratic
+from fedtaper.core.version import __version__
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.results import Run
 from fedtaper.storage import store
@@ -55,7 +56,7 @@ def report(sources: Sequence[Run | str | Path] | Run | str | Path, out: str | Pa
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{_STYLE}</style></head><body><h1>{title}</h1>{''.join(parts)}"
-        f"<p><small>fedtaper {fedtaper.__version__}</small></p></body></html>\n"
+        f"<p><small>fedtaper {__version__}</small></p></body></html>\n"
     )
     path = Path(out)
     if path.is_dir():

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.auditing.directions import SKETCH
 from fedtaper.core.checks import check_whole
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import Block, State, is_network, is_quadratic
+from fedtaper.core.sketch import SKETCH
 from fedtaper.engines import KEEP_DIM
 from fedtaper.experiment import Experiment
 from fedtaper.results import Divergence, Run

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-import fedtaper
+from fedtaper.core.version import __version__
 from fedtaper.results import Run
 
 
@@ -31,7 +31,7 @@ def provenance(run: Run) -> dict[str, Any]:
 def environment() -> dict[str, Any]:
     """Version, command, commit, machine and time."""
     return {
-        "fedtaper": fedtaper.__version__,
+        "fedtaper": __version__,
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "commit": _commit(),
         "python": platform.python_version(),

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-import fedtaper
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import is_network
 from fedtaper.core.schedules import Constant, Power, Schedule
+from fedtaper.core.version import __version__
 from fedtaper.engines import reference
 from fedtaper.engines.flower import wire
 from fedtaper.engines.flower.source import Source
@@ -28,7 +28,7 @@ SCHEDULE_KEYS = ("c", "delta", "offset")
 def describe(message: Message, context: Context, source: Source) -> Message:
     """Who this site is: its name, its samples where only it knows, its own schedule if any."""
     site = site_name(context, source.federation.sites)
-    told: dict[str, Any] = {"site": site, "version": fedtaper.__version__}
+    told: dict[str, Any] = {"site": site, "version": __version__}
     try:
         samples = source.samples(site)
         if samples is not None:

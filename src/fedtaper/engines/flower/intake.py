@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedtaper.auditing.directions import sketch
 from fedtaper.core.protocols import is_network
+from fedtaper.core.sketch import sketch
 from fedtaper.engines.flower import wire
 from fedtaper.engines.flower.guard import Answer
 from fedtaper.experiment import Experiment

@@ -11,9 +11,9 @@ from typing import Any
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-import fedtaper
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.schedules import Schedule
+from fedtaper.core.version import __version__
 from fedtaper.engines.flower import fields
 from fedtaper.engines.flower.client import TOLD, as_schedule
 from fedtaper.engines.flower.federation import Federation
@@ -159,9 +159,9 @@ class Roster:
 
     def _check_version(self, node: int, name: str, told: dict[str, Any]) -> None:
         found = fields.word(told, "version")
-        if found != fedtaper.__version__ and self.told.get(node) != found:
+        if found != __version__ and self.told.get(node) != found:
             self.told[node] = found
-            why = f"it runs fedtaper {shown(found, 40)}, the server {fedtaper.__version__}"
+            why = f"it runs fedtaper {shown(found, 40)}, the server {__version__}"
             self.tell(0, name, "version", why)
 
     def _samples(self, name: str, told: dict[str, Any]) -> int | None:

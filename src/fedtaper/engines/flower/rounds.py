@@ -10,9 +10,9 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedtaper.auditing.directions import SKETCH
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import Block, Options, State, as_network, is_network
+from fedtaper.core.sketch import SKETCH
 from fedtaper.engines import KEEP_DIM
 from fedtaper.engines.flower import CAPABILITIES, wire
 from fedtaper.engines.flower.client import MODEL, ORDER, as_numbers

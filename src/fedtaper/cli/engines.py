@@ -1,0 +1,20 @@
+"""``fedtaper engines``: what each engine can do."""
+
+from __future__ import annotations
+
+from fedtaper.cli.terminal import console, table
+from fedtaper.engines.gate import table as options
+
+
+def engines() -> None:
+    """What each engine can do: options by engine.
+
+    The engine is chosen by the problem, the rules and the device; name one with
+    ``fedtaper run FILE --engine NAME``.
+    """
+    head, *rows = options()
+    table("Options by engine", head, rows)
+    console.print(
+        "Another package can add an engine: see the entry point group fedtaper.engines in "
+        "CONTRIBUTING.md.", highlight=False, soft_wrap=True,
+    )  # fmt: skip
