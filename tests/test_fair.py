@@ -21,7 +21,7 @@ def logistic(clients=6, samples=40, dim=3, seed=0, decay=0.01, uneven=False):
     shared, data = rng.normal(size=dim), []
     for i in range(clients):
         size = samples + (3 * (i % 3) if uneven else 0)
-        x = rng.normal(size=(size, dim))
+        x = rng.normal(size=(size, dim)).astype(np.float32).astype(np.float64)  # as torch keeps it
         chance = 1 / (1 + np.exp(-x @ (shared + rng.normal(size=dim))))
         data.append((x, (rng.random(size) < chance).astype(float)))
 

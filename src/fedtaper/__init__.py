@@ -14,6 +14,7 @@ from fedtaper.core.version import __version__
 from fedtaper.engines.flower.federation import Federation, Task
 from fedtaper.experiment import Experiment
 from fedtaper.outcomes.fair import Fair, fair
+from fedtaper.outcomes.intervals import Intervals, intervals
 from fedtaper.planning.plan import Fade, Plan, plan
 from fedtaper.problems.custom import Custom
 from fedtaper.problems.data import Dirichlet, DominantClass, Iid, RareClass
@@ -73,6 +74,7 @@ __all__ = [
     "Iid",
     "ImageClassification",
     "Influence",
+    "Intervals",
     "LimitOde",
     "LinearRegression",
     "Log",
@@ -109,6 +111,7 @@ __all__ = [
     "from_toml",
     "groupnorm",
     "influence",
+    "intervals",
     "limit_ode",
     "load",
     "noise_sums",

@@ -55,6 +55,7 @@ for command in (
     theory.check,
     theory.forecast,
     outcomes.fair,
+    outcomes.intervals,
     engines.engines,
     claims.reproduce,
     claims.report,

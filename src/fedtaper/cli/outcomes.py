@@ -14,7 +14,10 @@ from fedtaper.experiment import Experiment
 from fedtaper.outcomes.fair import Fair
 from fedtaper.outcomes.fair import fair as find_fair
 from fedtaper.outcomes.goals import GOALS, WORDS
+from fedtaper.outcomes.intervals import METHODS
+from fedtaper.outcomes.intervals import intervals as find_intervals
 from fedtaper.storage.config import read_toml
+from fedtaper.storage.store import load
 
 File = Annotated[Path, typer.Argument(help="A TOML file that describes the experiment.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw it into this file.")]
@@ -48,6 +51,29 @@ def fair(
         console.print(f"Drawn: {found.plot(plot)}", highlight=False)
     if out is not None:
         _write_plan(found, e, out)
+
+
+def intervals(
+    source: Annotated[Path, typer.Argument(help="A run folder, or a TOML file: what will be.")],
+    level: Annotated[float, typer.Option(help="How sure.")] = 0.95,
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "plug-in",
+    of: Annotated[
+        str, typer.Option(help="data: the clients' own samples; population: where they are from.")
+    ] = "data",
+    plot: Plot = None,
+) -> None:
+    """Error bars for the model and for every client's loss.
+
+    Example: fedtaper intervals runs/case3 --level 0.9
+    """
+    given = read_toml(source) if source.is_file() else load(source)
+    found = find_intervals(given, level=level, method=method, of=of)  # type: ignore[arg-type]
+    head, *rows = found.rows()
+    table(found.title, head, rows)
+    for note in found.notes:
+        console.print(note, highlight=False, soft_wrap=True)
+    if plot is not None:
+        console.print(f"Drawn: {found.plot(plot)}", highlight=False)
 
 
 def _write_plan(found: Fair, e: Experiment, out: Path) -> None:

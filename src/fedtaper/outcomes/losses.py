@@ -11,10 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperError
-from fedtaper.problems.custom import Custom
-from fedtaper.problems.images import ImageClassification
-from fedtaper.problems.linear import LinearRegression
-from fedtaper.problems.network import Minibatches
+from fedtaper.core.protocols import Problem, as_linear, is_network, is_quadratic
+from fedtaper.problems.streams import RegressionStream
 
 Array = NDArray[np.float64]
 LARGEST = 2000  # parameters: Newton's method keeps their square in memory
@@ -58,11 +56,11 @@ class Losses(Protocol):
         ...
 
 
-def losses_of(problem: Any) -> Losses:
+def losses_of(problem: Problem) -> Losses:
     """The losses of a problem: in closed form where they are quadratic, by torch otherwise."""
-    if isinstance(problem, LinearRegression):
+    if is_quadratic(problem):
         return QuadraticLosses(problem)
-    if not isinstance(problem, (Custom, ImageClassification)):
+    if not is_network(problem):
         raise FedtaperError(
             f"outcomes need the clients' losses: {type(problem).__name__} is neither quadratic "
             "nor a torch module; use LinearRegression or Custom"
@@ -112,13 +110,21 @@ class QuadraticLosses:
 
     def noise(self, w: Array) -> Array:
         """Covariance of x (x'w - y) over a client's samples."""
-        if not isinstance(self.problem, LinearRegression):
-            raise FedtaperError(
-                f"the gradient noise of {type(self.problem).__name__} is not known: intervals "
-                "by plug-in need LinearRegression or Custom"
-            )
-        rows = zip(self.problem.x, self.problem.y, strict=True)
-        return np.stack([_covariance(x * (x @ w - y)[:, None]) for x, y in rows])
+        return np.stack([_covariance(x * (x @ w - y)[:, None]) for x, y in self._samples()])
+
+    def _samples(self) -> list[tuple[Array, Array]]:
+        """Each client's samples; of a stream, as many as stand for its population."""
+        problem = self.problem
+        if isinstance(problem, RegressionStream):
+            if np.any(problem.rhos > 0):
+                raise FedtaperError(
+                    "the samples of this stream depend on those before them (rho above 0), which "
+                    'a plug-in covariance does not know: use method="scaling"'
+                )
+            return [problem.every_sample(i) for i in range(self.clients)]
+        cuts = np.cumsum(problem.sizes)[:-1]
+        parts = np.split(as_linear(problem).rows, cuts)
+        return [(part[:, :-1], part[:, -1]) for part in parts]
 
     def accuracies(self, w: Array) -> Array | None:
         """Regression has none."""
@@ -189,7 +195,7 @@ class TorchLosses:
     def _data(self) -> list[tuple[Any, ...]]:
         import torch
 
-        every = [Minibatches(np.arange(n), np.array([n])) for n in self.problem.sizes]
+        every = [self.problem.every_sample(i) for i in range(self.clients)]
         return [self.problem.take(i, batch, torch.float64) for i, batch in enumerate(every)]
 
     @cached_property

@@ -35,6 +35,23 @@ def fair_shares(found: Any, path: Path) -> Path:
     return path
 
 
+def error_bars(found: Any, path: Path) -> Path:
+    """Every client's loss with its interval, or every parameter where losses are not known."""
+    band = found.model if found.losses is None else found.losses
+    value, low, high = (np.atleast_2d(v)[0] for v in (band.value, band.low, band.high))
+    place = np.arange(len(value))
+    with figure(path, height=2.6) as axes:
+        axis = axes[0, 0]
+        axis.errorbar(
+            place, value, yerr=[value - low, high - value], fmt="o", color=COLOURS[0], capsize=3
+        )
+        axis.set_ylabel("parameter" if found.losses is None else "loss at the optimum")
+        axis.set_xlabel("parameter" if found.losses is None else "client")
+        axis.set_title(f"{found.level:.0%} intervals")
+        client_ticks(axis.xaxis, len(place))
+    return path
+
+
 def client_ticks(axis: Any, count: int) -> None:
     """Whole numbers, and not too many."""
     axis.set_ticks(np.arange(0, count, max(1, -(-count // 15))))

@@ -1,0 +1,242 @@
+"""Error bars: intervals for the model, for every client's loss, and for the weighted loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtaper.core.errors import FedtaperError
+from fedtaper.experiment import Experiment
+from fedtaper.outcomes.scaling import ENOUGH, average, critical
+from fedtaper.outcomes.spread import Spread, centres, spread
+from fedtaper.problems.streams import RegressionStream
+from fedtaper.results import Run
+
+Array = NDArray[np.float64]
+Method = Literal["plug-in", "scaling"]
+METHODS = ("plug-in", "scaling")
+EARLY = (
+    "The first model is not forgotten yet: these intervals are too narrow. Run longer, or with "
+    "larger steps."
+)
+SHORT = (
+    "The run is only {times:.0f} times as long as its models remember: intervals by random "
+    "scaling then cover less than they say (88 to 92 % in place of 95 at 10 to 25 times)."
+)
+DRAWS = 4000  # of the model's error, for the losses
+
+
+@dataclass(frozen=True)
+class Band:
+    """Estimates with an interval each; arrays of one shape."""
+
+    value: Array
+    low: Array
+    high: Array
+
+    def covers(self, truth: Any) -> NDArray[np.bool_]:
+        """Whether each interval holds its truth."""
+        return np.asarray((self.low <= truth) & (truth <= self.high))
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Intervals at one level. With many seeds every band has a leading axis of seeds.
+
+    Attributes:
+        model: for every parameter of the target.
+        losses: for every client's loss at the target; None where the problem cannot tell.
+        weighted: for the loss weighted by the influences, which the target minimises.
+        target: what the intervals are for, in words.
+        method, level, n: how, how sure, and at which clock value.
+        covariance: of the model, where it was computed.
+        notes: what to know before using them, in words.
+    """
+
+    model: Band
+    losses: Band | None
+    weighted: Band | None
+    target: str
+    method: Method
+    level: float
+    n: float
+    covariance: Array | None = field(default=None, repr=False)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """What this is, in one line."""
+        how = "plug-in covariance" if self.method == "plug-in" else "random scaling of the average"
+        return f"{self.level:.0%} intervals for {self.target} (n = {self.n:,.0f}; {how})"
+
+    def rows(self, most: int = 20) -> list[list[str]]:
+        """The table's cells, a heading first (the first seed, where there are many)."""
+        rows = [["", "estimate", "low", "high"]]
+        bands: list[tuple[str, Band | None]] = [("w", self.model), ("loss of client ", self.losses)]
+        for name, band in bands:
+            if band is None:
+                continue
+            value, low, high = (np.atleast_2d(v)[0] for v in (band.value, band.low, band.high))
+            for i in range(min(most, len(value))):
+                label = f"w[{i}]" if name == "w" else f"{name}{i}"
+                rows.append([label, *(f"{v:.6g}" for v in (value[i], low[i], high[i]))])
+        if self.weighted is not None:
+            one = (self.weighted.value, self.weighted.low, self.weighted.high)
+            rows.append(["weighted loss", *(f"{np.ravel(v)[0]:.6g}" for v in one)])
+        return rows
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        widths = [max(len(row[j]) for row in rows) for j in range(4)]
+        lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+        return "\n".join([self.title, *lines, *self.notes])
+
+    def plot(self, path: str | Path) -> Path:
+        """Draw every client's loss, or the model, with its interval."""
+        from fedtaper.show.outcomes import error_bars
+
+        return error_bars(self, Path(path))
+
+
+def intervals(
+    source: Run | Experiment,
+    *,
+    level: float = 0.95,
+    method: Method = "plug-in",
+    of: Literal["data", "population"] = "data",
+    n: float | None = None,
+) -> Intervals:
+    """Error bars for what a run has reached, or for what an experiment will reach.
+
+    The target is w*(p_n), the optimum of the influences at clock n. A run's model differs
+    from it by the noise of mini-batches and absences, and by a lag that is computed and taken
+    off. With method "plug-in" the covariance is computed from the clients' Hessians and
+    gradient noise; with "scaling" it is not needed: the average of the run's own models is
+    compared with its fluctuations, for any number of parameters.
+
+    Args:
+        source: a run, or an experiment: then the intervals say where its model will be.
+        level: how sure; for "scaling" 0.8, 0.9, 0.95 or 0.98.
+        method: "plug-in" (convex problems, mini-batches with replacement, up to 500
+            parameters) or "scaling" (runs that keep their models).
+        of: "data": the target is the optimum for the clients' own samples. "population": that
+            for the distribution they were drawn from (independent samples), so that which
+            samples were drawn counts too; plug-in only. For a stream of fresh samples it is
+            always the population.
+        n: the clock value, for an experiment; by default its last.
+
+    >>> import fedtaper as ft
+    >>> problem = ft.LinearRegression(num_clients=3, samples=200)
+    >>> e = ft.Experiment(problem, ft.Power(0.05, 0.76, offset=50), rounds=400, local_steps=5)
+    >>> found = ft.intervals(ft.run(e, progress=False))
+    >>> found.model.covers(problem.equilibrium([1, 1, 1])).tolist()
+    [True, True, True]
+    """
+    if not 0 < level < 1:
+        raise FedtaperError(f"level must be between 0 and 1, such as 0.95, not {level!r}")
+    if method not in METHODS:
+        raise FedtaperError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+    if of not in ("data", "population"):
+        raise FedtaperError(f'of must be "data" or "population", not {of!r}')
+    if isinstance(source, Experiment):
+        if method == "scaling":
+            raise FedtaperError('method="scaling" needs a run: it is made from its models')
+        return _predicted(source, level, of, n)
+    if source.w is None or not len(source.round):
+        raise FedtaperError("this run keeps no models (w is None): intervals need them")
+    if method == "scaling":
+        if of == "population":
+            raise FedtaperError('of="population" needs method="plug-in"')
+        return _scaled(source, level)
+    theory = spread(source.experiment, float(source.n[-1]))
+    return _plugged(theory, np.asarray(source.w[..., -1, :]) - theory.lag, level, of)
+
+
+def _predicted(e: Experiment, level: float, of: str, n: float | None) -> Intervals:
+    theory = spread(e, float(e.rounds * e.period if n is None else n))
+    made = _plugged(theory, theory.target + 0.0, level, of)
+    where = theory.target + theory.lag
+    half = made.model.high - made.model.value
+    model = Band(where, where - half, where + half)
+    text = "the model that a run will reach"
+    return replace(made, model=model, target=text)
+
+
+def _plugged(theory: Spread, estimate: Array, level: float, of: str) -> Intervals:
+    fresh = isinstance(theory.experiment.problem, RegressionStream)  # one pass, nothing fixed
+    fixed = of == "population" and not fresh
+    covariance = theory.covariance + (theory.sampling if fixed else 0.0)
+    half = _normal_quantile(level) * np.sqrt(np.diag(covariance))
+    losses, weighted = _losses(theory, np.atleast_2d(estimate), covariance, level)
+    if estimate.ndim == 1:
+        losses, weighted = (Band(b.value[0], b.low[0], b.high[0]) for b in (losses, weighted))
+    text = "w*(p_n), the optimum of the influences now, on "
+    text += "the samples' population" if fixed or fresh else "the clients' own samples"
+    return Intervals(
+        model=Band(estimate, estimate - half, estimate + half),
+        losses=losses,
+        weighted=None if fixed else weighted,
+        target=text,
+        method="plug-in",
+        level=level,
+        n=theory.n,
+        covariance=covariance,
+        notes=() if theory.forgotten else (EARLY,),
+    )
+
+
+def _normal_quantile(level: float) -> float:
+    from scipy.special import ndtri
+
+    return float(ndtri(0.5 + level / 2))
+
+
+def _losses(theory: Spread, estimate: Array, covariance: Array, level: float) -> tuple[Band, Band]:
+    """For each seed: losses less the quantiles of what the model's error adds to them.
+
+    With error z the loss is off by g'z + z'H z / 2; the weighted loss, whose gradient at the
+    target is 0, by z'H z / 2 alone, so its interval is one-sided.
+    """
+    rng = np.random.default_rng(0)
+    root = np.linalg.cholesky(covariance + 1e-300 * np.eye(len(covariance)))
+    z = rng.normal(size=(DRAWS // 2, len(covariance))) @ root.T
+    z = np.concatenate([z, -z])
+    bends, whole = theory.clients
+    square = 0.5 * np.einsum("zi,lij,zj->lz", z, bends, z)
+    edges = [0.5 - level / 2, 0.5 + level / 2]
+    values, low, high = [], [], []
+    for w in estimate:
+        f = theory.losses.values(w)
+        off = np.quantile(theory.losses.gradients(w) @ z.T + square, edges, axis=1)
+        values.append(f)
+        low.append(f - off[1])
+        high.append(f - off[0])
+    losses = Band(*(np.stack(v) for v in (values, low, high)))
+    total = losses.value @ theory.share
+    far = float(np.quantile(0.5 * np.einsum("zi,ij,zj->z", z, whole, z), level))
+    return losses, Band(total, total - far, total)
+
+
+def _scaled(run: Run, level: float) -> Intervals:
+    assert run.w is not None
+    e, path = run.experiment, np.asarray(run.w)
+    share = e.effective_influence(0, 1)[0], e.influence().effective
+    moving = not np.allclose(*share, rtol=1e-6)
+    text = "w*(p), the optimum of the influences, by the average of the run's models"
+    target: Array | float = 0.0
+    if moving:
+        target, centre = centres(e, np.asarray(run.n))
+        path = path - centre
+        text = "w*(p_n), the optimum of the influences now, by the average error of the models"
+    mean, scale, times = average(path, run.round)
+    value, half = target + mean, critical(level) * scale
+    model = Band(value, value - half, value + half)
+    few = float(np.min(times))
+    notes = () if few >= ENOUGH else (SHORT.format(times=few),)
+    return Intervals(
+        model, None, None, text, "scaling", level, float(run.n[-1]), covariance=None, notes=notes
+    )
