@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedtaper.cli import claims, engines, federation, influence, outcomes, simulation, theory
+from fedtaper.cli import claims, engines, federation, influence, outcomes, simulation, theory, ui
 from fedtaper.cli.terminal import console, show_error, show_warning
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.version import __version__
@@ -59,6 +59,7 @@ for command in (
     engines.engines,
     claims.reproduce,
     claims.report,
+    ui.ui,
     federation.new,
     federation.deploy,
 ):

@@ -1,0 +1,127 @@
+"""One run in full: curves, influence, settings, where it came from, what its sites did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedtaper.core.errors import FedtaperError
+from fedtaper.experiment import Experiment
+from fedtaper.results import Run
+from fedtaper.storage.config import read_toml
+from fedtaper.storage.store import ARRAYS, CHECKPOINT, CONFIG, PROVENANCE, load
+from fedtaper.ui.plain import curve, number, numbers, picked
+from fedtaper.ui.rows import HIDDEN, metric_names
+
+EVENTS = "events.jsonl"  # of a federation: what went wrong, a line each
+LAST_EVENTS = 50
+TEXT = 200_000  # characters of a settings file that are shown
+INFLUENCES = 80  # rounds at which the influence is drawn
+
+
+def detail(folder: Path) -> dict[str, Any]:
+    """What the page shows of a run; ``trouble`` says what could not be read."""
+    out: dict[str, Any] = {"trouble": "", "round": [], "metrics": {}, "influence": None}
+    try:
+        out |= _finished(folder) if (folder / ARRAYS).is_file() else _going(folder)
+    except Exception as trouble:  # a damaged folder may lead to any error
+        out["trouble"] = " ".join(str(trouble).split())[:300] or type(trouble).__name__
+    out["settings"] = _text(folder / CONFIG)
+    out["provenance"] = _provenance(folder / PROVENANCE)
+    out["events"] = _events(folder / EVENTS)
+    return out
+
+
+def whole(folder: Path) -> Run:
+    """The stored run, with everything checked; whatever is wrong is one line."""
+    try:
+        return load(folder)
+    except FedtaperError:
+        raise
+    except Exception as trouble:  # a damaged folder may lead to any error
+        said = " ".join(str(trouble).split())[:200]
+        raise FedtaperError(f"{folder.name} is damaged: {said}") from None
+
+
+def _finished(folder: Path) -> dict[str, Any]:
+    run = whole(folder)
+    places = picked(len(run.round))
+    found = {k: v for k, v in run.metrics.items() if k not in HIDDEN}
+    return {
+        "round": run.round[places].tolist(),
+        "metrics": {name: curve(values, places) for name, values in found.items()},
+        "influence": influence(run.experiment),
+        "seeds": len(run.seeds),
+    }
+
+
+def _going(folder: Path) -> dict[str, Any]:
+    path = folder / CHECKPOINT
+    if not path.is_file():
+        return {}
+    with np.load(path, allow_pickle=False) as saved:
+        done = saved["norms"].shape[1]
+        rounds = saved["round"][:done]
+        places = picked(done)
+        found = {n: curve(saved[f"metric_{n}"], places) for n in metric_names(saved.files)}
+        seeds = len(saved["seeds"])
+    out: dict[str, Any] = {"round": rounds[places].tolist(), "metrics": found, "seeds": seeds}
+    try:
+        out["influence"] = influence(read_toml(folder / CONFIG))
+    except FedtaperError:
+        out["influence"] = None  # not written yet, or code of the user's own
+    return out
+
+
+def influence(e: Experiment) -> dict[str, Any]:
+    """Effective influence over the rounds, a curve per group of like clients."""
+    rounds = np.unique(np.geomspace(1, e.rounds, min(INFLUENCES, e.rounds)).round().astype(int))
+    values = np.concatenate([e.effective_influence(k - 1, k) for k in rounds])
+    groups = e.groups()
+    return {
+        "round": rounds.tolist(),
+        "groups": [
+            {
+                "who": g.who,
+                "taper": g.taper,
+                "values": numbers(values[:, g.clients[0]]),
+                "now": number(g.effective),
+                "limit": number(g.limit),
+            }
+            for g in groups
+        ],
+    }
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")[:TEXT]
+    except OSError:
+        return ""
+
+
+def _provenance(path: Path) -> dict[str, str]:
+    wanted = ("command", "fedtaper", "commit", "python", "machine", "time", "engine", "seconds")
+    try:
+        notes = json.loads(path.read_text(encoding="utf-8"))
+        return {name: str(notes[name])[:500] for name in wanted if notes.get(name) is not None}
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
+        return {}
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    """The last events of a federation; lines that are not whole are passed over."""
+    out: list[dict[str, Any]] = []
+    for line in _text(path).splitlines()[-LAST_EVENTS:]:
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(entry, dict):
+            out.append(
+                {key: str(entry.get(key, ""))[:300] for key in ("round", "site", "kind", "why")}
+            )
+    return out

@@ -1,0 +1,141 @@
+"""One run folder in one row of the page, read from as little as says it."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedtaper.storage.store import ARRAYS, CHECKPOINT, CONFIG, PROVENANCE
+from fedtaper.ui.plain import number
+
+STATES = ("running", "unfinished", "finished", "diverged", "damaged")
+SHOWN = ("test_accuracy", "error", "test_loss", "train_loss", "change")  # first that exists
+HIDDEN = ("seconds",)  # recorded beside the metrics, but none
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the list says of a run.
+
+    ``read`` is False while only its name is known; ``live`` says that a process writes it.
+    """
+
+    id: str
+    state: str
+    when: float
+    live: bool = False
+    read: bool = False
+    round: int | None = None
+    rounds: int | None = None
+    seeds: int | None = None
+    clients: int | None = None
+    problem: str = ""
+    metric: str = ""
+    value: float | None = None
+    trouble: str = ""
+    ends: dict[str, float | None] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def read_row(name: str, folder: Path, when: float) -> Row:
+    """A run's row; whatever is wrong with the folder, there is one."""
+    try:
+        if (folder / ARRAYS).is_file():
+            return _finished(name, folder, when)
+        if (folder / CHECKPOINT).is_file():
+            return _unfinished(name, folder, when)
+        about = _settings(folder)
+        return Row(name, "unfinished", when, read=True, round=0, **about)
+    except Exception as trouble:  # a damaged folder may lead to any error
+        said = " ".join(str(trouble).split()) or type(trouble).__name__
+        return Row(name, "damaged", when, read=True, trouble=said[:200])
+
+
+def _finished(name: str, folder: Path, when: float) -> Row:
+    notes = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
+    with np.load(folder / ARRAYS, allow_pickle=False) as found:
+        rounds = found["round"]
+        ends = _ends({n: found[f"metric_{n}"] for n in metric_names(found.files)})
+    return Row(
+        name,
+        "diverged" if notes["diverged"] else "finished",
+        when,
+        read=True,
+        round=int(rounds[-1]) if len(rounds) else 0,
+        seeds=len(notes["seeds"]),
+        ends=ends,
+        trouble=_divergence(notes["diverged"]),
+        **_settings(folder),
+        **_main(ends),
+    )
+
+
+def _unfinished(name: str, folder: Path, when: float) -> Row:
+    with np.load(folder / CHECKPOINT, allow_pickle=False) as found:
+        planned, seeds = found["round"], found["seeds"]
+        done = int(found["state_round"])
+        clients = int(found["norms"].shape[-1])
+        ends = _ends({n: found[f"metric_{n}"] for n in metric_names(found.files)})
+    about = {"rounds": int(planned[-1]), "clients": clients} | _settings(folder)
+    return Row(
+        name,
+        "unfinished",
+        when,
+        read=True,
+        round=done,
+        seeds=len(seeds),
+        ends=ends,
+        **about,
+        **_main(ends),
+    )
+
+
+def metric_names(files: list[str]) -> list[str]:
+    """The metrics among an archive's arrays."""
+    names = [f.removeprefix("metric_") for f in files if f.startswith("metric_")]
+    return [name for name in names if name not in HIDDEN]
+
+
+def _ends(metrics: dict[str, Any]) -> dict[str, float | None]:
+    """Each metric's last value: the median of those seeds that have one."""
+    out: dict[str, float | None] = {}
+    for name, values in metrics.items():
+        last = np.atleast_1d(values[..., -1]) if values.shape[-1] else np.zeros(0)
+        last = last[np.isfinite(last)]
+        out[name] = number(np.median(last)) if last.size else None
+    return out
+
+
+def _main(ends: dict[str, float | None]) -> dict[str, Any]:
+    name = next((n for n in (*SHOWN, *ends) if n in ends), "")
+    return {"metric": name, "value": ends.get(name)}
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """Rounds, clients and the kind of problem, where the settings are there."""
+    path = folder / CONFIG
+    if not path.is_file():
+        return {}
+    tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    schedules = tree["schedules"]
+    schedules = schedules if isinstance(schedules, list) else [schedules]
+    return {
+        "rounds": int(tree["experiment"]["rounds"]),
+        "clients": sum(int(s.get("clients", 1)) for s in schedules),
+        "problem": str(tree["problem"].get("data_set") or tree["problem"].get("kind", "linear")),
+    }
+
+
+def _divergence(found: list[dict[str, Any]]) -> str:
+    if not found:
+        return ""
+    first = min(found, key=lambda d: d["round"])
+    return f"{len(found)} diverged, the first in round {first['round']}: {first['reason']}"
