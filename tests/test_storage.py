@@ -17,11 +17,10 @@ from fedtaper.storage.fingerprint import differences, fingerprint
 
 
 @dataclass(frozen=True)
-class Clipped:
+class Clipped(ft.Memoryless):
     """A local rule of the user's own."""
 
     bound: float = 1.0
-    mu = 0.0
 
     def direction(self, gradient, w, anchor):
         return np.clip(gradient, -self.bound, self.bound)
@@ -130,8 +129,8 @@ def test_own_code_counts_by_name_source_and_settings(tiny):
 
     assert differences(rule(1.0), rule(1)) == []
     assert differences(rule(1.0), rule(2.0)) == ["local: bound default -> 2"]
-    namespace = {}
-    exec("class Clipped:\n    mu = 0.0\n    def direction(self, g, w, a): return g", namespace)
+    namespace = {"ft": ft}
+    exec("class Clipped(ft.Memoryless):\n    def direction(self, g, w, a): return g", namespace)
     found = differences(rule(1.0), fingerprint(experiment(tiny, local=namespace["Clipped"]())))
     assert len(found) == 1 and found[0].startswith("local: ")
 
@@ -169,9 +168,7 @@ def test_own_rules_and_schedules_are_stored_by_import_path(tmp_path, tiny):
 
 
 def test_what_cannot_be_imported_is_stored_and_named(tmp_path, tiny):
-    class Local:
-        mu = 0.0
-
+    class Local(ft.Memoryless):
         def direction(self, gradient, w, anchor):
             return gradient
 

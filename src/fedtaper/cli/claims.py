@@ -39,6 +39,10 @@ def reproduce(
         str | None,
         typer.Option(help="Spread claims over a Ray cluster: local, auto or an address."),
     ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Skip claims judged there with the same seeds and version."),
+    ] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the claims and stop.")] = False,
 ) -> None:
     """Judge the paper's claims from data.
@@ -63,10 +67,12 @@ def reproduce(
             from fedtaper.paper.cluster import reproduce_on_ray
 
             rows = reproduce_on_ray(
-                chosen, out, ray, seeds=seeds, options=options, say=status.update
+                chosen, out, ray, seeds=seeds, options=options, resume=resume, say=status.update
             )
         else:
-            rows = judge(chosen, out, seeds=seeds, options=options, say=status.update)
+            rows = judge(
+                chosen, out, seeds=seeds, options=options, resume=resume, say=status.update
+            )
     table(
         "",
         ["claim", "verdict", "what was found", "seconds"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from fedtaper.cli import claims, engines, federation, influence, outcomes, simul
 from fedtaper.cli.terminal import console, show_error, show_warning
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.version import __version__
+from fedtaper.simulation.progress import Stopped
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -35,13 +37,16 @@ def told(command: Callable[..., None]) -> Callable[..., None]:
         except FedtaperError as problem:
             show_error(str(problem))
             sys.exit(2)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             show_error("stopped; a stored run can go on with --resume")
-            sys.exit(130)
+            sys.exit(128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT))
+        except MemoryError:
+            show_error("there is not enough memory for this: make it smaller")
+            sys.exit(2)
         except OSError as problem:
-            if problem.errno not in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
+            if problem.errno == errno.EPIPE:  # whoever read the output has gone
                 raise
-            show_error(f"{problem.filename or 'output'}: {problem.strerror}")
+            show_error(f"{problem.filename or 'output'}: {problem.strerror or problem}")
             sys.exit(2)
 
     return run

@@ -37,6 +37,9 @@ def run(
     updates: Annotated[
         bool, typer.Option("--updates", help="Record every client's update, for an audit.")
     ] = False,
+    keep_data: Annotated[
+        bool, typer.Option("--keep-data", help="Store the file's data in the run folder too.")
+    ] = False,
     tensorboard: Annotated[
         str | None, typer.Option(help="Folder for TensorBoard's event file.", metavar="DIR")
     ] = None,
@@ -59,6 +62,7 @@ def run(
 
         made = run_file(file, out=folder, **how)
     else:
+        how["keep_data"] = keep_data
         made = simulate(read_toml(file), seeds=chosen, out=folder, engine=engine, **how)
     show_run(made)
     console.print(f"Stored in {folder}. A page about it: fedtaper report {folder}", highlight=False)

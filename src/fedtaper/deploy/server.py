@@ -16,7 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.deploy.progress import Progress
-from fedtaper.deploy.sites import write_sites
+from fedtaper.deploy.sites import site_files
 from fedtaper.deploy.watch import Watch
 from fedtaper.engines import KEEP_DIM
 from fedtaper.engines.flower.roster import Roster, Site
@@ -84,10 +84,8 @@ def serve(
     how.setdefault("progress", False)
     earlier = None if saved is None else saved["norms"][0]
     engine = GridEngine(grid, federation, roster, seen, earlier)
-    made = drive(experiment, engine=engine, out=out, resume=out is not None, **how)
-    if out is not None:
-        write_sites(made, federation, out)
-    return made
+    how["also"] = lambda run: site_files(run, federation)
+    return drive(experiment, engine=engine, out=out, resume=out is not None, **how)
 
 
 def event_log(out: Path | None, say: Callable[[str], None]) -> Callable[..., None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,10 +33,10 @@ def counted(run: Run) -> Any:
     return asked & np.isfinite(run.update_norms)
 
 
-def write_sites(run: Run, federation: Federation, out: Path) -> None:
-    """One row a site: its schedule, the rounds in which it counted, its influence."""
+def site_files(run: Run, federation: Federation) -> dict[str, str]:
+    """``sites.json``: for each site its schedule, the rounds it counted in, its influence."""
     if not len(run.round):
-        return
+        return {}
     planned, real = run.experiment.influence().effective, realised_influence(run)
     rows = [
         {
@@ -52,4 +51,4 @@ def write_sites(run: Run, federation: Federation, out: Path) -> None:
         }
         for i, name in enumerate(federation.sites)
     ]
-    store.write_text(out / store.SITES, json.dumps(rows, indent=2) + "\n")
+    return {store.SITES: json.dumps(rows, indent=2) + "\n"}

@@ -7,7 +7,6 @@ draws its figures, and returns an :class:`Outcome`.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -16,12 +15,12 @@ from typing import Any, Literal
 
 from fedtaper.core.errors import FedtaperError, nearest
 from fedtaper.experiment import Experiment
+from fedtaper.paper import ledger_file
 from fedtaper.results import Run
 from fedtaper.simulation.drive import run as simulate
 from fedtaper.storage import store
 
 Verdict = Literal["reproduced", "not-at-this-horizon", "not-with-these-settings"]
-CLAIMS_FILE = "claims.json"
 
 
 @dataclass(frozen=True)
@@ -92,19 +91,31 @@ def reproduce(
     *,
     seeds: int = 100,
     options: dict[str, Any] | None = None,
+    resume: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, Any]]:
-    """Judge claims, write ``claims.json`` and the figures into ``out``, return the rows."""
+    """Judge claims, write ``claims.json`` and the figures into ``out``, return the rows.
+
+    Rows of other claims that the folder holds already are kept. With ``resume``, claims that
+    were judged there with the same seeds, options and version are not judged again.
+    """
     folder = store.prepare(out, resume=True)
-    study = Study(folder, seeds, options or {}, say)
-    rows = []
-    for claim in claims:
-        say(f"{claim.id}: {claim.statement}")
-        began = time.perf_counter()
-        outcome = claim.judge(study)
-        rows.append(as_row(claim, outcome, time.perf_counter() - began))
-        write_rows(folder, rows, study)
-    return rows
+    with store.only_writer(folder):
+        study = Study(folder, seeds, options or {}, say)
+        chosen, made = list(claims), ledger_file.made_with(seeds, study.options)
+        known = ledger_file.known(folder, made) if resume else {}
+        wanted = [claim.id for claim in chosen]
+        ledger_file.write(folder, [], made, wanted)
+        for claim in chosen:
+            if claim.id in known:
+                continue
+            say(f"{claim.id}: {claim.statement}")
+            began = time.perf_counter()
+            outcome = claim.judge(study)
+            row = as_row(claim, outcome, time.perf_counter() - began)
+            known[claim.id] = row | {"made": made}
+            ledger_file.write(folder, [known[claim.id]], made)
+    return [known[one] for one in wanted]
 
 
 def as_row(claim: Claim, outcome: Outcome, seconds: float) -> dict[str, Any]:
@@ -122,13 +133,6 @@ def as_row(claim: Claim, outcome: Outcome, seconds: float) -> dict[str, Any]:
         "settings": outcome.settings,
         "seconds": round(seconds, 2),
     }
-
-
-def write_rows(folder: Path, rows: list[dict[str, Any]], study: Study) -> None:
-    """Write the ledger so far: a stop in mid-study loses only the claim in hand."""
-    page = {"provenance": store.environment() | {"seeds": study.seeds} | study.options}
-    page |= {"claims": rows}  # type: ignore[dict-item]
-    store.write_text(folder / CLAIMS_FILE, json.dumps(page, indent=2) + "\n")
 
 
 def pick(known: dict[str, Claim], wanted: Iterable[str]) -> list[Claim]:

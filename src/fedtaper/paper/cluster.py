@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedtaper.core.errors import FedtaperError
-from fedtaper.paper.claim import Claim, Study, reproduce, write_rows
+from fedtaper.paper import ledger_file
+from fedtaper.paper.claim import Claim, Study, reproduce
 from fedtaper.simulation.jobs import spread
 from fedtaper.storage import store
 
@@ -20,6 +21,7 @@ def reproduce_on_ray(
     *,
     seeds: int = 100,
     options: dict[str, Any] | None = None,
+    resume: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, Any]]:
     """As :func:`fedtaper.paper.reproduce`, claims side by side.
@@ -31,8 +33,10 @@ def reproduce_on_ray(
     wanted = [claim.id for claim in claims]
     study = Study(folder, seeds, options or {}, say)
     gpus = 1.0 if study.options.get("device") == "cuda" else 0.0
-    jobs = {one: (_judged, (one, seeds, study.options)) for one in wanted}
-    rows: dict[str, dict[str, Any]] = {}
+    made = ledger_file.made_with(seeds, study.options)
+    rows = ledger_file.known(folder, made) if resume else {}
+    ledger_file.write(folder, [], made, wanted)
+    jobs = {one: (_judged, (one, seeds, study.options)) for one in wanted if one not in rows}
     failed: dict[str, Exception] = {}
     for one, found in spread(jobs, address, {"num_cpus": 1, "num_gpus": gpus, "max_retries": 3}):
         if isinstance(found, Exception):
@@ -42,7 +46,7 @@ def reproduce_on_ray(
         for name, content in files.items():
             (folder / name).write_bytes(content)
         say(f"{one}: {rows[one]['verdict']} ({len(rows)} of {len(wanted)})")
-        write_rows(folder, [rows[w] for w in wanted if w in rows], study)
+        ledger_file.write(folder, [rows[one]], made)
     if failed:
         told = "; ".join(f"{one}: {problem}" for one, problem in failed.items())
         raise FedtaperError(f"{len(failed)} claims failed: {told}")

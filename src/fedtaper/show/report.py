@@ -183,13 +183,23 @@ def _claims_section(folder: Path) -> str:
             ["claim", "statement", "verdict"],
             [[c["id"], c["statement"], c["verdict"]] for c in claims],
         )
-        body = "".join(_claim(c, folder) for c in claims)
+        left = [one for one in page.get("wanted", []) if one not in {c["id"] for c in claims}]
+        body = _missing(left) + "".join(_claim(c, folder) for c in claims)
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise FedtaperError(f"{folder}/claims.json is damaged: {problem}") from None
     notes = escape(json.dumps(page.get("provenance", {}), indent=2))
     return (
         f"<h2>The paper's claims</h2>{overview}{body}"
         f"<details><summary>Provenance</summary><pre>{notes}</pre></details>"
+    )
+
+
+def _missing(claims: list[str]) -> str:
+    if not claims:
+        return ""
+    return (
+        f"<p><b>Not judged yet:</b> {escape(', '.join(claims))}. The study stopped before them; "
+        "go on with <code>fedtaper reproduce --resume</code>.</p>"
     )
 
 

@@ -17,9 +17,9 @@ from fedtaper.core.protocols import Engine, Options, Session, State
 from fedtaper.engines.gate import choose
 from fedtaper.experiment import Experiment
 from fedtaper.results import Run
-from fedtaper.simulation.progress import bar, interrupts
+from fedtaper.simulation.progress import Stopped, bar, interrupts
 from fedtaper.simulation.recorder import Recorder, thinning
-from fedtaper.storage import store
+from fedtaper.storage.disk import Also, Disk, opened
 from fedtaper.storage.logs import Log
 from fedtaper.theory.stability import warn_if_unstable
 
@@ -39,6 +39,8 @@ def run(
     updates: bool = False,
     progress: bool | None = None,
     log: Log | None = None,
+    keep_data: bool = False,
+    also: Also | None = None,
 ) -> Run:
     """Simulate an experiment, for its own seed or for many seeds in one batch.
 
@@ -47,7 +49,8 @@ def run(
         seeds: seeds to run in place of ``experiment.seed``; the Run's arrays then have a
             leading axis of seeds. The problem, with a seed of its own, is the same for all.
         out: a folder to store the run in. It must not exist, unless resuming.
-        resume: go on where a stopped run in ``out`` left off (a finished one is just loaded).
+        resume: go on where a stopped run in ``out`` left off, or load it if it is finished. The
+            experiment must be the stored one, setting by setting; more rounds are added to it.
         engine: "reference", "compiled" (regression), "cpu" or "cuda" (networks), "flower" (its
             simulation, on this machine); chosen by the problem, the rules and the device if not
             given. Or an engine of your own, see :class:`fedtaper.core.protocols.Engine`.
@@ -59,6 +62,8 @@ def run(
             sketch of it): an audit sees more in directions than in sizes.
         progress: a progress bar; by default where one can be seen and the work is long.
         log: where else the numbers of each round go: TensorBoard, MLflow.
+        keep_data: store data of your own (``LinearRegression.from_arrays``) in the folder too.
+        also: a function of the Run that gives further text files to store with it, by name.
     """
     if not isinstance(experiment, Experiment):
         raise FedtaperError(f"run needs an Experiment, not {type(experiment).__name__}")
@@ -72,26 +77,33 @@ def run(
         raise FedtaperError("resume=True needs out=, the folder of the run to go on with")
     options = Options(updates, seeds is not None, precision, device)
     selected = choose(experiment, engine, options)
-    if out is not None:
-        if resume and store.is_complete(out):
-            return store.load(out, experiment.problem)
-        store.prepare(out, resume=resume)
-    warn_if_unstable(experiment)
-    thinned = thinning(experiment, chosen, thin, updates)
-    record = Recorder(experiment, chosen, seeds is not None, thinned)
-    state = engines.init(experiment, chosen, updates)
-    record.w0 = state.w.copy() if record.w is not None else None
-    saved = store.load_checkpoint(out) if resume and out is not None else None
-    seconds = record.restore(state, saved)
-    began = time.perf_counter() - seconds
-    session = selected.open(experiment, state, options)
-    try:
-        _advance(selected, session, state, record, out, began, progress, log or Log())
-    finally:
-        session.sync()
-        session.close()
-    made = record.finish(state, selected.name, time.perf_counter() - began)
-    return made if out is None else store.save(made, out)
+    with opened(out, resume, experiment, keep_data, also) as disk:
+        found = disk.standing(chosen, options.many_seeds) if resume else None
+        if isinstance(found, Run):
+            if updates and found.updates is None:
+                raise FedtaperError(f"{out}: the stored run did not record updates")
+            return found
+        warn_if_unstable(experiment)
+        thinned = thinning(experiment, chosen, thin, updates)
+        record = Recorder(experiment, chosen, options.many_seeds, thinned)
+        state = engines.init(experiment, chosen, updates)
+        record.w0 = state.w.copy() if record.w is not None else None
+        began = time.perf_counter() - record.restore(state, found)
+        session = selected.open(experiment, state, options)
+        with interrupts() as stop:
+            try:
+                _advance(
+                    selected, session, state, record, disk, began, progress, log or Log(), stop
+                )
+            finally:
+                session.sync()
+                session.close()
+            seconds = time.perf_counter() - began
+            made = record.finish(state, selected.name, seconds)
+            made = disk.save(made, record.checkpoint(state, seconds))
+        if stop:  # while it was being stored
+            raise Stopped(stop[0])
+        return made
 
 
 def _advance(
@@ -99,21 +111,20 @@ def _advance(
     session: Session,
     state: State,
     record: Recorder,
-    out: str | Path | None,
+    disk: Disk,
     began: float,
     progress: bool | None,
     log: Log,
+    stop: list[int],
 ) -> None:
     """All rounds, block by block, with a checkpoint now and then and when interrupted."""
     e, each = record.e, engine.capabilities.saves_each_round
     block = 1 if each else engine.block_rounds(e, len(state.seeds))
     saved = time.perf_counter()
-    disk = store.Checkpoints(out)
     with (
-        disk,
-        log.opened(e, out, state.round) as note,
+        disk.checkpoints() as checkpoints,
+        log.opened(e, disk.folder, state.round) as note,
         bar(e.rounds, state.round, progress) as moved,
-        interrupts() as stop,
     ):
         while state.round < e.rounds and not np.all(state.dead_round):
             rounds, first = min(block, e.rounds - state.round), state.round
@@ -123,10 +134,10 @@ def _advance(
             note(partial(record.rows, first, state.round))
             if stop or each or time.perf_counter() - saved > CHECKPOINT_SECONDS:
                 session.sync()
-                disk.save(record.checkpoint(state, time.perf_counter() - began), behind=each)
+                checkpoints.save(record.checkpoint(state, time.perf_counter() - began), behind=each)
                 saved = time.perf_counter()
             if stop:
-                raise KeyboardInterrupt
+                raise Stopped(stop[0])
 
 
 def _seeds(e: Experiment, seeds: Iterable[int] | None) -> NDArray[np.int64]:

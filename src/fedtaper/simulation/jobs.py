@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -61,26 +61,35 @@ def run_many(
     """
     named = _named(experiments)
     folders = {name: None if out is None else Path(out) / name for name in named}
+    here = ray is None  # then a run writes its own folder; elsewhere there may be another disk
     done: dict[str, Run] = {}
     for name, folder in folders.items():
         if folder is not None and store.is_complete(folder):
-            done[name] = store.load(folder, named[name].problem)
+            done[name] = simulate(named[name], out=folder, resume=True, **how)
             say(f"{name}: found")
     left = {name: e for name, e in named.items() if name not in done}
-    jobs = {name: (_simulated, (e, how)) for name, e in left.items()}
+    jobs = {
+        name: (_simulated, (e, how | ({"out": folders[name]} if here else {})))
+        for name, e in left.items()
+    }
     resources = {"num_cpus": cores, "num_gpus": gpus, "max_retries": retries}
     failed = {}
     for name, found in spread(jobs, ray, resources):
         if isinstance(found, Exception):
             failed[name] = found
             continue
-        folder = folders[name]
-        done[name] = found if folder is None else store.save(found, store.prepare(folder, True))
+        done[name] = found if here or folders[name] is None else _stored(found, folders[name])
         say(f"{name}: done ({len(done)} of {len(named)})")
     if failed:
         told = "; ".join(f"{name}: {problem}" for name, problem in failed.items())
         raise FedtaperError(f"{len(failed)} of {len(named)} runs failed: {told}")
     return [done[name] for name in named]
+
+
+def _stored(run: Run, folder: Path | None) -> Run:
+    assert folder is not None
+    with store.opened(folder, resume=True):
+        return store.save(run, folder)
 
 
 Job = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -145,11 +154,20 @@ def cluster(address: str) -> Iterator[Any]:
 
 
 def _simulated(experiment: Experiment, how: dict[str, Any]) -> Run:
-    return simulate(experiment, progress=False, **how)
+    resume = how.get("out") is not None
+    return simulate(experiment, resume=resume, **{"progress": False, **how})
 
 
 def _named(experiments: Mapping[str, Experiment] | Iterable[Experiment]) -> dict[str, Experiment]:
-    if isinstance(experiments, Mapping):
-        return dict(experiments)
-    listed: Sequence[Experiment] = list(experiments)
-    return {str(i): e for i, e in enumerate(listed)}
+    try:
+        if isinstance(experiments, Mapping):
+            found = dict(experiments)
+        else:
+            found = {str(i): e for i, e in enumerate(experiments)}
+    except TypeError:
+        raise FedtaperError(f"run_many needs experiments, not {experiments!r}") from None
+    for name in found:
+        plain = isinstance(name, str) and Path(name).name == name and "\0" not in name
+        if not plain or name in ("", ".", ".."):
+            raise FedtaperError(f"{name!r} is not a name for a run: it becomes a folder's name")
+    return found

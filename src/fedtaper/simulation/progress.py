@@ -9,11 +9,20 @@ from contextlib import contextmanager
 from types import FrameType
 
 
+class Stopped(KeyboardInterrupt):
+    """A run that a signal stopped, after its last block of rounds was stored."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
 @contextmanager
 def interrupts() -> Iterator[list[int]]:
-    """Hold Ctrl-C back until a block of rounds is complete: the list is then no longer empty.
+    """Hold Ctrl-C and SIGTERM back until a block of rounds is complete: the list then has one.
 
-    A second Ctrl-C interrupts at once. Only the main thread may set signal handlers.
+    SIGTERM is what Slurm, Kubernetes and a shutdown send; a handler that the program set for it
+    stays. A second signal interrupts at once. Only the main thread may set signal handlers.
     """
     seen: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -22,14 +31,17 @@ def interrupts() -> Iterator[list[int]]:
 
     def hold(number: int, frame: FrameType | None) -> None:
         if seen:
-            raise KeyboardInterrupt
+            raise Stopped(number)
         seen.append(number)
 
-    before = signal.signal(signal.SIGINT, hold)
+    before = {signal.SIGINT: signal.signal(signal.SIGINT, hold)}
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        before[signal.SIGTERM] = signal.signal(signal.SIGTERM, hold)
     try:
         yield seen
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -107,32 +107,39 @@ class Recorder:
         """Go on from a checkpoint: the seconds that were spent before it."""
         if saved is None:
             return 0.0
-        if not (
-            np.array_equal(saved["seeds"], self.seeds)
-            and np.array_equal(saved["round"], self.round)
-        ):
-            raise FedtaperError(
-                "the stopped run has other seeds or another thinning: resume with its own"
-            )
+        shape = state.w.shape
         state.round, state.w = int(saved["state_round"]), saved["state_w"]
         state.memory = tuple(saved[f"memory_{i}"] for i in range(len(state.memory)))
         state.dead_round, state.dead_client = saved["dead_round"], saved["dead_client"]
-        done = saved["norms"].shape[1]
-        self.norms[:, :done] = saved["norms"]
-        if self.w is not None:
-            self.w[:, :done] = saved["w"]
         if state.last is not None:
             state.last = saved["last"]
+        here, there = self._places(state, saved, shape)
+        self.norms[:, here] = saved["norms"][:, there]
+        if self.w is not None:
+            self.w[:, here] = saved["w"][:, there]
         if state.keep_updates:
             if "updates" not in saved:
                 raise FedtaperError("the stopped run did not record updates: resume without them")
-            self._room_for_updates(saved["updates"].shape[-1])[:, :done] = saved["updates"]
+            room = self._room_for_updates(saved["updates"].shape[-1])
+            room[:, here] = saved["updates"][:, there]
         for key in saved:
             if key.startswith("metric_"):
                 full = np.full(self.norms.shape[:2], np.nan)
-                full[:, :done] = saved[key]
+                full[:, here] = saved[key][:, there]
                 self.metrics[key.removeprefix("metric_")] = full
         return float(saved["seconds"])
+
+    def _places(self, state: State, saved: dict[str, Any], shape: Any) -> tuple[Any, Any]:
+        """Places of the recorded rounds, in this record and in the saved one."""
+        made = saved["round"][: saved["norms"].shape[1]]
+        wanted = self.round[self.round <= state.round]
+        known = np.isin(wanted, made)
+        fits = saved["state_w"].shape == shape and saved["norms"].shape[2:] == (self.e.num_clients,)
+        if not fits or not np.array_equal(saved["seeds"], self.seeds):
+            raise FedtaperError("the stopped run has other seeds or another model")
+        if not known.all() and not state.dead_round.any():
+            raise FedtaperError("the stopped run has another thinning: resume with its own thin=")
+        return np.flatnonzero(known), np.searchsorted(made, wanted[known])
 
     def finish(self, state: State, engine: str, seconds: float) -> Run:
         """The Run; a diverged seed ends where it diverged."""

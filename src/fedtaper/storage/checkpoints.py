@@ -91,13 +91,15 @@ def _shapes(values: dict[str, Any], path: Path) -> None:
 
 
 class Checkpoints:
-    """Checkpoints, behind the work if wanted: one at a time, the last whole when this is left."""
+    """Checkpoints, behind the work if wanted: one at a time, the last one whole in the end."""
 
     def __init__(self, out: str | Path | None, fingerprint: dict[str, Any] | None = None) -> None:
         self.out = out
         self.fingerprint = fingerprint
         self.writer: threading.Thread | None = None
+        self.waiting: dict[str, Any] | None = None  # the next to be written
         self.trouble: BaseException | None = None
+        self.lock = threading.Lock()
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -106,24 +108,41 @@ class Checkpoints:
         self._wait(quiet=kind is not None)
 
     def save(self, values: dict[str, Any], behind: bool = False) -> None:
-        """Write; ``behind`` only begins to, and nobody may change the arrays from then on."""
-        self._wait()
-        if self.out is not None:
-            self.writer = threading.Thread(target=self._write, args=(self.out, values))
-            self.writer.start()
+        """Write; ``behind`` only begins to, and nobody may change the arrays from then on.
+
+        Where the disk is slower than the work, a checkpoint that still waits is passed over for
+        the next.
+        """
+        if self.out is None:
+            return
+        self._raise()
+        with self.lock:
+            self.waiting = values
+            if self.writer is None:
+                self.writer = threading.Thread(target=self._write, args=(self.out,))
+                self.writer.start()
         if not behind:
             self._wait()
 
-    def _write(self, out: str | Path, values: dict[str, Any]) -> None:
-        try:
-            save_checkpoint(out, values, self.fingerprint)
-        except BaseException as trouble:  # raised again where the work goes on
-            self.trouble = trouble
+    def _write(self, out: str | Path) -> None:
+        while True:
+            with self.lock:
+                values, self.waiting = self.waiting, None
+                if values is None:
+                    self.writer = None
+                    return
+            try:
+                save_checkpoint(out, values, self.fingerprint)
+            except BaseException as trouble:  # raised again where the work goes on
+                self.trouble = trouble
 
     def _wait(self, quiet: bool = False) -> None:
-        if self.writer is not None:
-            self.writer.join()
-            self.writer = None
+        writer = self.writer
+        if writer is not None:
+            writer.join()
+        self._raise(quiet)
+
+    def _raise(self, quiet: bool = False) -> None:
         trouble, self.trouble = self.trouble, None
         if trouble is not None and not quiet:
             raise trouble

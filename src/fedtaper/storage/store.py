@@ -70,6 +70,7 @@ __all__ = [
     "is_complete",
     "load",
     "load_checkpoint",
+    "only_writer",
     "opened",
     "prepare",
     "provenance",
@@ -105,6 +106,13 @@ def opened(out: str | Path, resume: bool = False) -> Iterator[Path]:
     folder = prepare(out, resume=True)
     with durable.lock(folder):
         yield prepare(folder, resume)
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing to a (prepared) folder."""
+    with durable.lock(folder):
+        yield
 
 
 def clear(out: str | Path) -> None:

@@ -1,0 +1,62 @@
+"""``claims.json``: the rows of the claims judged so far, one folder for all of them.
+
+A later study in the same folder replaces the rows of the claims that it judges and keeps the
+others. Each row says with which seeds, options and version it was made; the file also lists the
+claims that were asked for, so that a reader sees which are missing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedtaper.core.errors import FedtaperError
+from fedtaper.storage import store
+
+CLAIMS_FILE = "claims.json"
+Row = dict[str, Any]
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The file's contents, or those of an empty one."""
+    path = folder / CLAIMS_FILE
+    if not path.is_file():
+        return {"provenance": {}, "claims": [], "wanted": []}
+    try:
+        page = json.loads(path.read_text(encoding="utf-8"))
+        if not all(isinstance(row["id"], str) for row in page["claims"]):
+            raise ValueError("a claim without an id")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as trouble:
+        raise FedtaperError(
+            f"{path} is damaged ({trouble}): move it away to judge its claims anew"
+        ) from None
+    return {"wanted": [], **page}
+
+
+def made_with(seeds: int, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row depends on besides its claim."""
+    found = store.environment()
+    return {name: found[name] for name in ("fedtaper", "commit")} | {"seeds": seeds, **options}
+
+
+def known(folder: Path, made: Mapping[str, Any]) -> dict[str, Row]:
+    """The rows that were judged with the same seeds, options and version, by id."""
+    return {row["id"]: row for row in read(folder)["claims"] if row.get("made") == made}
+
+
+def write(
+    folder: Path, rows: Iterable[Row], made: Mapping[str, Any], wanted: Sequence[str] = ()
+) -> None:
+    """Put rows into the file; those of other claims stay."""
+    page = read(folder)
+    kept = {row["id"]: row for row in page["claims"]}
+    kept |= {row["id"]: {**row, "made": dict(made)} for row in rows}
+    asked = dict.fromkeys([*page["wanted"], *wanted, *kept])
+    page = {
+        "provenance": store.environment() | dict(made),
+        "wanted": list(asked),
+        "claims": list(kept.values()),
+    }
+    store.write_text(folder / CLAIMS_FILE, json.dumps(page, indent=2) + "\n")
