@@ -13,6 +13,8 @@ from fedtaper.engines import new_block, quick_rounds
 from fedtaper.experiment import Experiment
 from fedtaper.rules import behaviours
 
+BLOCK_UPDATES = 20_000  # local updates between two looks at the clock: a fraction of a second
+
 
 class Reference:
     """The engine to read."""
@@ -29,7 +31,10 @@ class Reference:
 
     def block_rounds(self, experiment: Experiment, seeds: int) -> int:
         """One round of a network, many of a regression."""
-        return 1 if experiment.problem.kind == "network" else quick_rounds(experiment, seeds)
+        if experiment.problem.kind == "network":
+            return 1
+        updates = int(experiment.steps.sum()) * seeds
+        return min(quick_rounds(experiment, seeds), max(1, BLOCK_UPDATES // updates))
 
     def open(self, experiment: Experiment, state: State, options: Options) -> ReferenceSession:
         """Nothing to prepare."""
