@@ -33,11 +33,12 @@ def test_run_report_and_resume(folder):
     again = fedtaper("run", "e.toml", cwd=folder)
     assert again.returncode == 2 and "exists" in again.stderr and "Traceback" not in again.stderr
     assert fedtaper("run", "e.toml", "--resume", cwd=folder).returncode == 0
-    page = fedtaper("report", "runs/e", "--out", "page.html", cwd=folder)
+    page = fedtaper("report", "runs/e", "--out", "page.html", "--figures", "drawn", cwd=folder)
     assert page.returncode == 0
     text = (folder / "page.html").read_text()
-    assert "data:image/png;base64" in text and "from w*(p_n)" in text
-    assert "http" not in text.split("<style>")[0]  # nothing is fetched
+    assert '"title":"Distance to the optimum"' in text and "from w*(p_n)" in text
+    assert "default-src 'none'" in text  # nothing can be fetched
+    assert {f.suffix for f in (folder / "drawn").iterdir()} == {".png", ".svg"}
 
 
 @pytest.mark.parametrize(

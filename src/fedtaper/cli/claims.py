@@ -88,12 +88,17 @@ def reproduce(
 def report(
     sources: Annotated[list[Path], typer.Argument(help="Run folders and claims folders.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    figures: Annotated[
+        Path | None, typer.Option(help="Folder for its charts as PNG and SVG.", metavar="DIR")
+    ] = None,
 ) -> None:
     """Write one self-contained HTML page about runs and claims.
 
     Example: fedtaper report runs/case3 reproduced --out report.html
     """
-    console.print(f"Written: {write_report(sources, out)}", highlight=False)
+    console.print(f"Written: {write_report(sources, out, figures=figures)}", highlight=False)
+    if figures is not None:
+        console.print(f"Figures: {figures}", highlight=False)
 
 
 def _coloured(verdict: str) -> Text:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedtaper.paper.claim import Study
 from fedtaper.results import Run
-from fedtaper.show.plots import COLOURS, band, figure, shade
+from fedtaper.show.style import COLOURS, band, figure, shade
 
 CHANGE = "||change of the shared model||"
 NAMES = {"fedavg": "FedAvg", "fedprox": "FedProx", "fednova": "FedNova"}

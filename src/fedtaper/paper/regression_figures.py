@@ -18,7 +18,7 @@ from fedtaper.paper.ensemble import (
     log_rounds,
     quiet_run,
 )
-from fedtaper.show.plots import COLOURS, band, figure, parameters, rounds_axis, shade
+from fedtaper.show.style import COLOURS, band, figure, parameters, rounds_axis, shade
 
 Cells = dict[tuple[float, int], Ensemble]
 PERIODS = (2, 5, 10)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtaper.show.plots import figure
+from fedtaper.show.style import figure
 
 
 def draw_holdings(problem: Any, path: str | Path) -> Path:

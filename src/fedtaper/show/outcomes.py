@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtaper.show.plots import COLOURS, figure
+from fedtaper.show.style import COLOURS, figure
 
 
 def fair_shares(found: Any, path: Path) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtaper.show import plots
+from fedtaper.show import style as plots
 
 
 def influence_over_rounds(plan: Any, path: Path) -> Path:

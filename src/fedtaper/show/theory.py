@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.results import Run
-from fedtaper.show.plots import COLOURS, band, figure, rounds_axis
+from fedtaper.show.style import COLOURS, band, figure, rounds_axis
 from fedtaper.theory.bound import Bound
 from fedtaper.theory.noise import NoiseSums
 from fedtaper.theory.ode import limit_ode

@@ -31,7 +31,7 @@ function power(value) {
 
 /** Ticks of a log axis: decades where there are many, 1-2-5 where few, even steps within one. */
 export function logTicks(min, max) {
-  const decades = Math.log10(max / min);
+  const decades = Math.log10(max) - Math.log10(min);
   if (decades < 0.8) return evenTicks(min, max);
   const out = [];
   const factors = decades < 2.5 ? [1, 2, 5] : [1];
@@ -97,10 +97,11 @@ function padded(min, max, log) {
   if (min === null || max === null) return log ? [1, 10] : [0, 1];
   if (log) {
     if (min === max) return [min / 2, max * 2];
-    const room = (max / min) ** 0.04;
+    const room = 10 ** ((Math.log10(max) - Math.log10(min)) * 0.04);
     return [min / room, max * room];
   }
-  const room = (max - min || Math.abs(max) || 1) * 0.06;
+  if (min === max) return max > 0 ? [0, 1.25 * max] : [min - 1, max + 1];
+  const room = (max - min) * 0.06;
   return [min >= 0 && min < 0.3 * max ? 0 : min - room, max + room];
 }
 
@@ -111,8 +112,7 @@ class Chart {
     this.hidden = new Set(this.spec.series.filter((s) => s.hidden).map((s) => s.name));
     this.box = make("figure", { class: "chart" });
     this.head = make("figcaption", {}, make("span", { class: "chart-title" }, spec.title ?? ""));
-    this.tools = make("span", { class: "chart-tools" });
-    this.head.append(this.tools);
+    this.head.append((this.tools = make("span", { class: "chart-tools" })));
     this.unit = make("div", { class: "chart-unit", "aria-hidden": "true" }, spec.ylabel ?? "");
     this.plot = make("div", { class: "chart-plot", tabindex: "0", role: "group" });
     this.legend = make("ul", { class: "legend" });
@@ -210,7 +210,7 @@ class Chart {
     this.spec.series.forEach((one, number) => {
       const { colour, dash } = look(one, number);
       const show = !this.hidden.has(one.name);
-      const few = (one.x ?? this.spec.x ?? []).length <= 12;
+      const few = (one.x ?? this.spec.x ?? []).length <= 12 && !one.style;
       this.rows.push({ first: out.length, count: one.low ? 3 : 1 });
       out.push({ label: one.name, stroke: colour, width: one.width ?? 1.75, dash, show, pxAlign: 0,
         points: { show: few, size: 6, fill: colour } });

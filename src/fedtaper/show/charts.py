@@ -1,0 +1,150 @@
+"""Charts as data: drawn by static/charts.js on a page, and by matplotlib for a paper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedtaper.show import style
+
+Array = NDArray[np.float64]
+Line = Literal["solid", "dashed", "dotted"]
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One named line, with a band where ``low`` and ``high`` are given.
+
+    ``colour`` is a number in the palette; without it, and without ``line``, both follow from
+    the curve's place in its chart.
+    """
+
+    name: str
+    x: ArrayLike
+    values: ArrayLike
+    low: ArrayLike | None = None
+    high: ArrayLike | None = None
+    line: Line | None = None
+    colour: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Chart:
+    """Curves over one axis, usually the round.
+
+    ``name`` is the stem of its file where it is written as a figure.
+    """
+
+    name: str
+    title: str
+    ylabel: str
+    curves: tuple[Curve, ...]
+    xlabel: str = "round"
+    log_x: bool = True
+    log_y: bool = False
+
+    def spec(self) -> dict[str, Any]:
+        """What ``chart`` of static/charts.js takes, as plain JSON values."""
+        made = {
+            "title": self.title,
+            "xlabel": self.xlabel,
+            "ylabel": self.ylabel,
+            "logX": self.log_x,
+            "logY": self.log_y,
+        }
+        shared = all(
+            np.array_equal(np.asarray(c.x), np.asarray(self.curves[0].x)) for c in self.curves
+        )
+        if shared and self.curves:
+            made["x"] = plain(self.curves[0].x)
+        return made | {"series": [_series(c, shared) for c in self.curves]}
+
+
+def _series(curve: Curve, shared: bool) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": curve.name, "values": plain(curve.values)}
+    if not shared:
+        made["x"] = plain(curve.x)
+    if curve.low is not None and curve.high is not None:
+        made |= {"low": plain(curve.low), "high": plain(curve.high)}
+    extra = {"style": curve.line, "colour": curve.colour}
+    return made | {name: value for name, value in extra.items() if value is not None}
+
+
+def plain(values: ArrayLike) -> list[float | int | None]:
+    """Numbers for JSON: five digits, None where there is none.
+
+    >>> plain([1.0, 0.123456789, float("nan")])
+    [1, 0.12346, None]
+    """
+    return [_short(float(v)) for v in np.asarray(values).ravel()]
+
+
+def _short(value: float) -> float | int | None:
+    if not math.isfinite(value):
+        return None
+    short = float(f"{value:.5g}") if abs(value) < 1e5 or value != int(value) else value
+    return int(short) if short == int(short) and abs(short) < 1e15 else float(f"{short:.5g}")
+
+
+def thin(count: int, points: int) -> NDArray[np.int64]:
+    """Which of ``count`` places to draw: half evenly spaced, half in log, the ends always.
+
+    >>> thin(5, 10), len(thin(5000, 300)) <= 300
+    (array([0, 1, 2, 3, 4]), True)
+    """
+    if count <= points:
+        return np.arange(count)
+    half = points // 2
+    even = np.linspace(0, count - 1, half)
+    log = np.geomspace(1, count, points - half) - 1
+    return np.unique(np.concatenate([even, log]).round().astype(np.int64))
+
+
+def draw(chart: Chart, path: str | Path) -> Path:
+    """The chart as a figure for print, PNG or SVG by the name of the file."""
+    rows = math.ceil(len(chart.curves) / 2)
+    with style.figure(path, height=2.2 + 0.13 * rows) as axes:
+        axis = axes[0, 0]
+        for number, curve in enumerate(chart.curves):
+            _draw_curve(axis, chart, curve, number)
+        if chart.log_y:
+            style.log_axis(axis)
+        if chart.xlabel == "round":
+            style.rounds_axis(axis, log=chart.log_x)
+        axis.set(xlabel=chart.xlabel, ylabel=chart.ylabel, title=chart.title)
+        if len(chart.curves) > 1:
+            style.key(axes, columns=2)
+    return Path(path)
+
+
+def _draw_curve(axis: Any, chart: Chart, curve: Curve, number: int) -> None:
+    colour, line = style.look(number if curve.colour is None else curve.colour)
+    line = style.DASHES[curve.line] if curve.line else line
+    x = np.asarray(curve.x, dtype=np.float64)
+
+    def clean(values: ArrayLike) -> Array:
+        found = np.asarray(values, dtype=np.float64)
+        return np.where(np.isfinite(found) & ((found > 0) | (not chart.log_y)), found, np.nan)
+
+    marker = "o" if len(x) <= 12 else None
+    axis.plot(
+        x, clean(curve.values), line, color=colour, label=curve.name, marker=marker, markersize=3
+    )
+    if curve.low is not None and curve.high is not None:
+        edges = clean(curve.low), clean(curve.high)
+        axis.fill_between(x, *edges, color=colour, alpha=0.18, linewidth=0)
+
+
+def write(charts: Sequence[Chart], folder: str | Path) -> list[Path]:
+    """Every chart as PNG and as SVG."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    return [
+        draw(chart, folder / f"{chart.name}.{kind}") for chart in charts for kind in ("png", "svg")
+    ]

@@ -1,0 +1,92 @@
+"""What runs, clients and metrics are called in tables, legends and sentences."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedtaper.experiment import ClientGroup
+from fedtaper.results import Run
+from fedtaper.storage import store
+
+METRICS = {  # in the order of tables
+    "error": "distance to w*(p_n)",
+    "error_limit": "distance to w*(p)",
+    "test_accuracy": "test accuracy",
+    "rare_test_accuracy": "test accuracy, rare class",
+    "test_loss": "test loss",
+    "rare_test_loss": "test loss, rare class",
+    "train_accuracy": "train accuracy",
+    "train_loss": "train loss",
+    "gradient_norm": "aggregated gradient norm",
+    "change": "step of the shared model",
+    "answered": "clients that answered",
+}
+HIDDEN = ("seconds",)  # about the machine, not about the model
+
+
+def metric(name: str) -> str:
+    """A metric in words; the user's own keep their names."""
+    return METRICS.get(name, name.replace("_", " "))
+
+
+def capital(text: str) -> str:
+    """The text as it starts a sentence or a title."""
+    return text[:1].upper() + text[1:]
+
+
+def metrics(run: Run) -> dict[str, Any]:
+    """The metrics of a run that a reader should see."""
+    shown = [name for name, v in run.metrics.items() if name not in HIDDEN and v.shape[-1]]
+    place = {name: number for number, name in enumerate(METRICS)}
+    shown.sort(key=lambda name: place.get(name, -1))  # the user's own first, steps last
+    return {name: run.metrics[name] for name in shown}
+
+
+def clients(run: Run) -> tuple[str, ...]:
+    """The clients' names: those of the sites where the run has them, else "client 0" and so on."""
+    number = run.experiment.num_clients
+    if run.path is not None and (run.path / store.SITES).is_file():
+        rows = json.loads((run.path / store.SITES).read_text(encoding="utf-8"))
+        if len(rows) == number:
+            return tuple(str(row["site"]) for row in rows)
+    return tuple(f"client {i}" for i in range(number))
+
+
+def who(names: Sequence[str], group: ClientGroup) -> str:
+    """The clients of a group in words: "north, south", "clients 2 to 9", "a, b, c and 7 more"."""
+    if names[group.clients[0]] == f"client {group.clients[0]}":
+        return group.who
+    shown = [names[i] for i in group.clients]
+    return (
+        ", ".join(shown) if len(shown) <= 4 else f"{', '.join(shown[:3])} and {len(shown) - 3} more"
+    )
+
+
+def runs(given: Sequence[Run]) -> list[str]:
+    """One name per run: its folder's, made unique where two are alike."""
+    names: list[str] = []
+    for number, run in enumerate(given):
+        name = run.path.name if run.path else ("run" if len(given) == 1 else f"run {number + 1}")
+        alike = [r for r in given if r.path is not None and r.path.name == name]
+        if len(alike) > 1 and run.path is not None:
+            name = f"{run.path.parent.name}/{name}"
+        while name in names:
+            name += "'"
+        names.append(name)
+    return names
+
+
+def number(value: float) -> str:
+    """A number for a table: four digits."""
+    return f"{value:.4g}" if np.isfinite(value) else "not finite"
+
+
+def middle(values: Any) -> float:
+    """The median over the finite seeds."""
+    found = np.atleast_1d(np.asarray(values, dtype=np.float64))
+    found = found[np.isfinite(found)]
+    return float(np.median(found)) if found.size else float("nan")

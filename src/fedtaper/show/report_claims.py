@@ -1,0 +1,72 @@
+"""The claims that ``fedtaper reproduce`` judged, as sections of a page."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from fedtaper.core.errors import FedtaperError
+from fedtaper.show.labels import number
+from fedtaper.show.report_page import Section, folded, image, paragraphs, table
+
+
+def sections(folder: Path) -> list[Section]:
+    """An overview, and one section per claim."""
+    try:
+        page = json.loads((folder / "claims.json").read_text(encoding="utf-8"))
+        claims = page["claims"]
+        rows = [[c["id"], c["statement"], c["verdict"]] for c in claims]
+        overview = table(["claim", "statement", "verdict"], rows)
+        left = [one for one in page.get("wanted", []) if one not in {c["id"] for c in claims}]
+        overview += _missing(left)
+        found = [_claim(c, folder) for c in claims]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise FedtaperError(f"{folder}/claims.json is damaged: {problem}") from None
+    notes = escape(json.dumps(page.get("provenance", {}), indent=2))
+    overview += folded("Provenance", f"<pre tabindex='0'>{notes}</pre>")
+    return [Section("The paper's claims", overview), *found]
+
+
+def _missing(claims: list[str]) -> str:
+    if not claims:
+        return ""
+    return (
+        f"<p><b>Not judged yet:</b> {escape(', '.join(claims))}. The study stopped before them; "
+        "go on with <code>fedtaper reproduce --resume</code>.</p>"
+    )
+
+
+def _claim(c: dict[str, Any], folder: Path) -> Section:
+    kind = "good" if c["verdict"] == "reproduced" else "other"
+    rows = [
+        [n["name"], number(n["value"]), number(n["low"]), number(n["high"]), n["threshold"],
+         "yes" if n["passed"] else "no"]
+        for n in c["numbers"]
+    ]  # fmt: skip
+    deciding = table(["measured", "value", "from", "to", "asked for", "met"], rows) if rows else ""
+    pictures = "".join(
+        image(folder / name, name) for name in c["figures"] if _is_own_figure(folder, name)
+    )
+    return Section(
+        c["id"],
+        f"<p class={kind}>{escape(c['verdict'])}</p>"
+        f"{paragraphs([c['statement'], c['summary']])}"
+        f"<p><b>Nearest setting that shows it:</b> {escape(c['nearest'])}.</p>{pictures}"
+        + folded(
+            "Deciding numbers",
+            f"<p>{escape(c['measure'])} <b>Refuted by:</b> {escape(c['refuted_by'])}</p>{deciding}",
+        ),
+    )
+
+
+def _is_own_figure(folder: Path, name: Any) -> bool:
+    """Whether a name is that of a PNG in the folder itself: not a link to a file elsewhere."""
+    if not isinstance(name, str) or Path(name).name != name:
+        return False
+    path = folder / name
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(8) == b"\x89PNG\r\n\x1a\n"

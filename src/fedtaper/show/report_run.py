@@ -1,0 +1,276 @@
+"""One run on a page: its metrics, convergence, influence, tracking, audit, origin."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtaper.core.errors import FedtaperError
+from fedtaper.core.protocols import as_quadratic, is_quadratic
+from fedtaper.problems.linear import LinearRegression
+from fedtaper.results import Run
+from fedtaper.show import labels
+from fedtaper.show.charts import Chart, Curve, thin
+from fedtaper.show.report_compare import many_rounds, wide
+from fedtaper.show.report_page import Part, Section, folded, paragraphs, slug, table
+from fedtaper.show.report_words import sentences
+from fedtaper.storage import store
+from fedtaper.storage.config import to_toml
+
+Array = NDArray[np.float64]
+QUANTILES = (0.1, 0.5, 0.9)
+TOGETHER = (  # metrics that are read against one another share a chart
+    ("error", "error_limit"),
+    ("train_loss", "test_loss", "rare_test_loss"),
+    ("train_accuracy", "test_accuracy", "rare_test_accuracy"),
+)
+CONVERGENCE = ("error", "error_limit", "gradient_norm", "change")
+TITLES = {
+    "error": "Distance to the optimum",
+    "train_loss": "Loss",
+    "test_loss": "Loss",
+    "train_accuracy": "Accuracy",
+    "test_accuracy": "Accuracy",
+}
+MOST_CLIENTS = 21  # seven colours, three kinds of line
+
+
+class View:
+    """A run as it is shown: its name, its clients' names, the rounds that are drawn."""
+
+    def __init__(self, run: Run, name: str, points: int) -> None:
+        self.run, self.name = run, name
+        self.clients = labels.clients(run)
+        self.at = thin(len(run.round), points)
+        self.rounds = run.round[self.at]
+        self.log_x = many_rounds([run])
+
+    def curve(self, name: str, values: Array, **how: Any) -> Curve:
+        """A curve of recorded rounds: the median with a band where there are several seeds."""
+        found = np.atleast_2d(values)[:, self.at]
+        if len(found) == 1:
+            return Curve(name, self.rounds, found[0], **how)
+        finite = np.where(np.isfinite(found), found, np.inf)
+        method = "linear" if np.isfinite(found).all() else "nearest"  # inf - inf has no value
+        low, middle, high = np.quantile(finite, QUANTILES, axis=0, method=method)  # type: ignore[call-overload]
+        return Curve(name, self.rounds, middle, low, high, **how)
+
+    def chart(self, name: str, title: str, ylabel: str, curves: Sequence[Curve]) -> Chart:
+        """A chart of recorded rounds; log axes where they show more."""
+        log = wide([np.asarray(c.values, dtype=np.float64) for c in curves])
+        stem = f"{slug(self.name)}-{slug(name)}"
+        return Chart(stem, title, ylabel, tuple(curves), log_x=self.log_x, log_y=log)
+
+
+def section(run: Run, name: str, points: int) -> Section:
+    """Everything about one run."""
+    view = View(run, name, points)
+    found = [part(view) for part in PARTS] if len(run.round) else [origin(view)]
+    return Section(name, paragraphs(sentences(run)), (), tuple(p for p in found if p is not None))
+
+
+def last_round(view: View) -> Part | None:
+    """The last round's metrics, with their spread over the seeds where there are several."""
+    shown = labels.metrics(view.run)
+    if not shown:
+        return None
+    many = len(view.run.seeds) > 1
+    rows = []
+    for name, values in shown.items():
+        end = np.atleast_1d(values[..., -1])
+        end = end[np.isfinite(end)]
+        shares = np.quantile(end, (0.5, 0.1, 0.9)) if end.size else [np.nan] * 3
+        rows.append([labels.metric(name), *map(labels.number, shares[: 3 if many else 1])])
+    head = ["metric", "median", "10 %", "90 %"] if many else ["metric", "value"]
+    title = f"Round {view.run.round[-1]:,}"
+    return Part(title, table(head, rows))
+
+
+def metrics(view: View) -> Part | None:
+    """Every metric that was recorded, the user's own among them."""
+    names = [m for m in labels.metrics(view.run) if m not in CONVERGENCE]
+    charts = _metric_charts(view, names)
+    return Part("Metrics", charts=charts) if charts else None
+
+
+def _metric_charts(view: View, names: Sequence[str]) -> tuple[Chart, ...]:
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        first = next((g[0] for g in TOGETHER if name in g), name.split("/")[0])
+        groups.setdefault(first, []).append(name)
+    charts = []
+    for first, members in groups.items():
+        values = {m: view.run.metrics[m] for m in members}
+        if first == "error" and _same(values):
+            values = {"error": values["error"]}  # p_n = p: one line is both
+        curves = [view.curve(labels.metric(m), v) for m, v in values.items()]
+        title = TITLES.get(members[0], labels.capital(labels.metric(first)))
+        unit = labels.metric(members[0]) if title in TITLES.values() and len(values) == 1 else ""
+        charts.append(view.chart(first, title, unit, curves))
+    return tuple(charts)
+
+
+def _same(values: dict[str, Array]) -> bool:
+    first, *others = values.values()
+    return bool(others) and all(np.array_equal(first, other) for other in others)
+
+
+def convergence(view: View) -> Part | None:
+    """Distances, norms and steps; the shared model against its optima where they are known."""
+    names = [m for m in labels.metrics(view.run) if m in CONVERGENCE]
+    charts = _metric_charts(view, names)
+    if (
+        is_quadratic(view.run.experiment.problem)
+        and view.run.w is not None
+        and not view.run.diverged
+    ):
+        charts = (*charts, _trajectory(view))
+    return Part("Convergence", charts=charts) if charts else None
+
+
+def _trajectory(view: View) -> Chart:
+    """The first components of the shared model, and the optima as level lines."""
+    run, e = view.run, view.run.experiment
+    assert run.w is not None
+    equilibrium = as_quadratic(e.problem).equilibrium
+    now = equilibrium(e.effective_influence(e.rounds - 1, e.rounds)[0])
+    limit = equilibrium(e.limit_influence)
+    ends = view.rounds[[0, -1]]
+    curves = []
+    for j in range(min(3, e.problem.dim)):
+        path = run.w[..., j]
+        near = max(1.0, float(np.ptp(np.stack([now, limit])))) * 20  # a climb would hide the rest
+        path = np.where(np.abs(path - now[j]) > near, np.nan, path)
+        curves.append(view.curve(f"w{j + 1}", path, colour=j))
+        curves.append(Curve(f"w*(p_n){j + 1}", ends, [now[j]] * 2, line="dotted", colour=j))
+        if abs(limit[j] - now[j]) > 1e-3 * max(1.0, abs(now[j])):
+            curves.append(Curve(f"w*(p){j + 1}", ends, [limit[j]] * 2, line="dashed", colour=j))
+    title = "Shared model (dotted: w*(p_n), dashed: w*(p))"
+    stem = f"{slug(view.name)}-model"
+    return Chart(stem, title, "component", tuple(curves), log_x=view.log_x)
+
+
+def influence(view: View) -> Part | None:
+    """Effective influence over the rounds, clients that are alike as one line; and its factors."""
+    e = view.run.experiment
+    groups = e.groups()
+    rounds = 1 + thin(int(view.run.round[-1]), 80)
+    p = np.concatenate([e.effective_influence(int(k) - 1, int(k)) for k in rounds])
+    curves = [Curve(labels.who(view.clients, g), rounds, p[:, g.clients[0]]) for g in groups]
+    chart = view.chart("influence", "Influence", "effective influence", curves)
+    rows = [
+        [labels.who(view.clients, g), g.taper]
+        + [labels.number(v) for v in (g.step_sum, g.server_weight, g.participation)]
+        + [labels.number(g.effective), labels.number(g.limit)]
+        for g in groups
+    ]
+    head = ["client", "step size", "step sum", "server weight", "participation",
+            "influence now", "in the limit"]  # fmt: skip
+    return Part("Influence", table(head, rows), (chart, *_sent(view)))
+
+
+def _sent(view: View) -> tuple[Chart, ...]:
+    """The size of what each client sent, for up to as many clients as can be told apart."""
+    norms = view.run.update_norms
+    if norms.shape[-1] > MOST_CLIENTS or not np.isfinite(norms).any():
+        return ()
+    middle = np.median(norms, axis=0) if norms.ndim == 3 else norms
+    curves = [Curve(n, view.rounds, middle[view.at, i]) for i, n in enumerate(view.clients)]
+    return (view.chart("updates", "What each client sent", "size of the update", curves),)
+
+
+def tracking(view: View) -> Part | None:
+    """How closely the run follows the limit ODE, where the ODE is known in closed form."""
+    from fedtaper.theory.tracking import tracking_error
+
+    if view.run.diverged or not is_quadratic(view.run.experiment.problem):
+        return None
+    try:
+        found = tracking_error(view.run)
+    except FedtaperError:  # too short, or thinned: there is nothing to compare
+        return None
+    curves = []
+    for kind, name in (("finite", "ODE with p_n"), ("limit", "ODE with p")):
+        if kind == "limit" and np.allclose(found.limit, found.finite, rtol=1e-6):
+            continue
+        low, middle, high = found.band(kind)  # type: ignore[arg-type]
+        many = len(view.run.seeds) > 1
+        edges = (low, high) if many else (None, None)
+        curves.append(Curve(name, found.round, middle, *edges))
+    chart = view.chart("tracking", "Distance to the ODE", "largest distance in a window", curves)
+    text = (
+        f"Windows of length {found.window:.3g} of the ODE's time, each started at the run's own "
+        "model. The theorem says that the distance goes to 0."
+    )
+    return Part("Tracking the limit ODE", paragraphs([text]), (chart,))
+
+
+def audit(view: View) -> Part | None:
+    """Who contributed as declared, for runs that kept the updates (the first seed)."""
+    run = view.run
+    if run.updates is None:
+        return None
+    from fedtaper.auditing import audit as judge
+
+    found = judge(run, seed=run.seeds[0] if run.many else None)
+    head, *rows = found.rows()
+    named = [[view.clients[int(row[0])], *row[1:]] for row in rows]
+    notes = paragraphs([*found.remarks(), found.caveat], "muted")
+    return Part("Audit: who contributed as declared", table(head, named) + notes)
+
+
+def stability(view: View) -> Part | None:
+    """Whether the first steps suit the curvature."""
+    from fedtaper.theory.stability import stability as look
+
+    if not is_quadratic(view.run.experiment.problem):
+        return None
+    text = look(view.run.experiment).advice
+    return Part("Stability", paragraphs([f"{labels.capital(text)}."]))
+
+
+def origin(view: View) -> Part:
+    """The exact command, and all that is needed to repeat the run."""
+    run, e = view.run, view.run.experiment
+    notes = run.provenance or store.provenance(run)
+    html = f"<p>Made by</p><pre tabindex='0'>{escape(str(notes['command']))}</pre>"
+    try:
+        own = isinstance(e.problem, LinearRegression) and e.problem.arrays is not None
+        data = store.DATA if own else None
+        text = to_toml(e, data)
+        seeds = (
+            f" --seeds {len(run.seeds)}"
+            if run.seeds == tuple(range(len(run.seeds))) and run.many
+            else ""
+        )
+        again = f"fedtaper run config.toml{seeds}" + (
+            " --updates" if run.updates is not None else ""
+        )
+        html += folded("Settings", f"<p>As <code>config.toml</code>, for <code>{again}</code>:</p>"
+                       f"<pre tabindex='0'>{escape(text)}</pre>")  # fmt: skip
+    except FedtaperError as problem:
+        html += paragraphs([f"The settings cannot be written as a file: {problem}."], "muted")
+    rows = [
+        [k, v if isinstance(v, str) else json.dumps(v)] for k, v in notes.items() if k != "command"
+    ]
+    rows = [[k, v if len(v) <= 200 else f"{v[:197]}..."] for k, v in rows]
+    return Part("Provenance", html + folded("Versions, machine, seeds", table(["", ""], rows)))
+
+
+# The parts of a run's section, in order. A part looks at the run and returns None where it has
+# nothing to say; challenges, intervals and outcomes join here.
+PARTS: tuple[Callable[[View], Part | None], ...] = (
+    last_round,
+    metrics,
+    convergence,
+    influence,
+    tracking,
+    audit,
+    stability,
+    origin,
+)
