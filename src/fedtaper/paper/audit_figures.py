@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtaper.show.style import COLOURS, figure
+from fedtaper.show.style import COLOURS, figure, key
 
 WAYS = (
     ("from updates", "updates", False),
@@ -35,8 +35,7 @@ def detection(table: Any, path: Path) -> None:
             axis.set_xlabel("round")
             axis.set_ylim(-0.02, 1.03)
         axes[0, 0].set_ylabel("share of clients accused")
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        axes[0, 0].figure.legend(handles, labels, loc="outside lower center", ncols=4)
+        key(axes, columns=4)
 
 
 def calibration(table: Any, path: Path) -> None:
@@ -56,7 +55,7 @@ def calibration(table: Any, path: Path) -> None:
         axis.set_ylabel("actual coverage")
         axis.set_xlim(0.45, 1.01)
         axis.set_ylim(0, 1.02)
-        axis.legend(loc="center right", bbox_to_anchor=(1.0, 0.36))
+        key(axes, columns=2)
 
 
 def heterogeneity(tables: dict[str, Any], path: Path) -> None:
@@ -73,8 +72,7 @@ def heterogeneity(tables: dict[str, Any], path: Path) -> None:
             axis.set_xlabel("round")
             axis.set_ylim(-0.02, 1.03)
         axes[0, 0].set_ylabel("share of clients accused")
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        axes[0, 0].figure.legend(handles, labels, loc="outside lower center", ncols=4)
+        key(axes, columns=4)
 
 
 def _mean(flags: Any) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedtaper.paper.claim import Study
 from fedtaper.results import Run
-from fedtaper.show.style import COLOURS, band, figure, shade
+from fedtaper.show.style import COLOURS, band, below, coinciding, figure, key, log_axis, shade
 
 CHANGE = "||change of the shared model||"
 NAMES = {"fedavg": "FedAvg", "fedprox": "FedProx", "fednova": "FedNova"}
@@ -40,16 +40,17 @@ def _curve(
 def equal(study: Study, runs: list[Run]) -> str:
     """Change, losses and accuracies with equal steps."""
     name = _name(study, "i1-equal-steps")
-    with figure(study.figure(name), rows=3, height=1.9) as axes:
+    with figure(study.figure(name), rows=3, height=2.0) as axes:
         top, middle, bottom = axes[:, 0]
         _curve(top, runs, "change", "FedAvg, tapering", COLOURS[0])
-        top.set(ylabel="||change||", yscale="log", xlabel="round")
+        top.set(ylabel="||change||", xlabel="round")
+        log_axis(top)
         for axis, kind in ((middle, "loss"), (bottom, "accuracy")):
             _curve(axis, runs, f"train_{kind}", "clients, training", COLOURS[0])
             _curve(axis, runs, f"test_{kind}", "shared model, test", COLOURS[1], "--")
             axis.set(ylabel=kind, xlabel="round")
-            axis.legend(loc="upper right" if kind == "loss" else "lower right")
         bottom.set_ylim(top=1.02)
+        below(bottom, columns=2)
     return name
 
 
@@ -76,10 +77,11 @@ def rare(study: Study, runs: dict[str, list[Run]]) -> str:
                 if row == 0:
                     axis.set(title=TITLES[case], ylim=(-0.02, 1.02))
                 else:
-                    axis.set(xlabel="round", yscale="log", ylim=(1e-2, None))
+                    axis.set(xlabel="round", ylim=(1e-2, None))
+                    log_axis(axis)
             axes[0, 0].set_ylabel("test accuracy")
             axes[1, 0].set_ylabel("test loss")
-        axes[1, 2].legend(loc="lower left")
+        key(axes)
     return name
 
 
@@ -87,25 +89,27 @@ def baselines(study: Study, runs: Any, steps: str) -> tuple[str, ...]:
     """Change, and train and test metrics, of three methods; the other steps as reference."""
     number = "i4" if steps == "constant" else "i5"
     change, metrics = (_name(study, f"{number}-{steps}-{what}") for what in ("change", "metrics"))
-    with figure(study.figure(change), height=2.4) as axes:
+    with figure(study.figure(change), height=2.6) as axes:
         _methods(axes[0, 0], runs, steps, "change")
-        axes[0, 0].set(ylabel=CHANGE, yscale="log", xlabel="round")
-        axes[0, 0].set_ylim(top=20 * axes[0, 0].get_ylim()[1])  # room for the legend
-        axes[0, 0].legend(loc="upper right", ncols=2, columnspacing=1.0)
-    with figure(study.figure(metrics), rows=2, columns=2, height=1.9, sharex=True) as axes:
+        axes[0, 0].set(ylabel=CHANGE, xlabel="round")
+        log_axis(axes[0, 0])
+        key(axes, columns=2)
+    with figure(study.figure(metrics), rows=2, columns=2, height=2.0, sharex=True) as axes:
         for axis, (metric, label) in zip(axes.ravel(), LABELS.items(), strict=True):
             _methods(axis, runs, steps, metric)
             axis.set(ylabel=label)
             if metric.startswith("test"):
                 axis.set_xlabel("round")
-        axes[0, 1].legend(loc="lower right")
+        key(axes, columns=4)
     return change, metrics
 
 
 def _methods(axis: Any, runs: Any, steps: str, metric: str) -> None:
-    for j, (method, label) in enumerate(NAMES.items()):
-        style = ("-", "--", ":")[j]
-        _curve(axis, runs[method, steps], metric, f"{label}, {steps}", COLOURS[j + 1], style)
+    """Methods whose curves coincide share one line; tapering FedAvg beside constant steps."""
+    found = {m: np.stack([r.metrics[metric] for r in runs[m, steps]]).mean(axis=0) for m in NAMES}
+    for number, (first, names) in enumerate(coinciding(found, within=1e-6).items()):
+        label = ", ".join(NAMES[m] for m in names.split(", "))
+        _curve(axis, runs[first, steps], metric, f"{label}, {steps}", COLOURS[number + 1])
     if steps == "constant":
         _curve(axis, runs["fedavg", "tapering"], metric, "FedAvg, tapering", COLOURS[0])
 
@@ -123,8 +127,8 @@ def sweeps(study: Study, swept: dict[str, dict[Any, list[Run]]]) -> tuple[str, .
                     _curve(axis, runs, metric, f"{what} {value:g}", shade(j, len(cells)))
             for axis, label in zip(axes[:, 0], (CHANGE, "test loss", "test accuracy"), strict=True):
                 axis.set_ylabel(label)
-            axes[0, 0].set_yscale("log")
-            axes[0, 0].legend(loc="upper right")
+            log_axis(axes[0, 0])
             axes[2, 0].set_xlabel("round")
+            key(axes, columns=2)
         names.append(name)
     return tuple(names)

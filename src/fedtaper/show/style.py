@@ -163,6 +163,14 @@ def key(axes: Any, columns: int = 3, title: str | None = None) -> None:
     )
 
 
+def below(axis: Any, columns: int = 3) -> None:
+    """A legend for one of several axes, under its label."""
+    axis.legend(
+        loc="upper center", bbox_to_anchor=(0.5, 0.0), borderaxespad=4.4, ncols=columns,
+        columnspacing=1.2, handlelength=1.6,
+    )  # fmt: skip
+
+
 def coinciding(curves: Mapping[str, Any], within: float = 0.02) -> dict[str, str]:
     """The curves to draw, with labels: names whose curves lie on one another share one line.
 

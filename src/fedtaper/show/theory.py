@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.results import Run
-from fedtaper.show.style import COLOURS, band, figure, rounds_axis
+from fedtaper.show.style import COLOURS, band, below, coinciding, figure, key, log_axis, rounds_axis
 from fedtaper.theory.bound import Bound
 from fedtaper.theory.noise import NoiseSums
 from fedtaper.theory.ode import limit_ode
@@ -71,7 +71,7 @@ def phase_plane(
         axis.set_ylim(grid[1][0], grid[1][-1])
         axis.set_xlabel(f"$w_{x + 1}$")
         axis.set_ylabel(f"$w_{y + 1}$")
-        _legend_above(axis, columns=3)
+        key(axes)
 
 
 def tracking(found: dict[str, Tracking], path: str | Path) -> None:
@@ -84,10 +84,10 @@ def tracking(found: dict[str, Tracking], path: str | Path) -> None:
             law = middle[-1] * np.sqrt(one.step / one.step[-1])
             axis.plot(one.round, law, ":", color="black", label=r"$\propto \sqrt{a_n}$")
             rounds_axis(axis)
-            axis.set_yscale("log")
+            log_axis(axis)
             axis.set_title(name)
         axes[0, 0].set_ylabel("largest distance in a window")
-        axes[0, 0].legend(loc="lower left")
+        key(axes)
 
 
 def bound_terms(found: Bound, path: str | Path) -> None:
@@ -103,9 +103,9 @@ def bound_terms(found: Bound, path: str | Path) -> None:
         axis.plot(found.round, np.median(found.measured, axis=0), color=COLOURS[0],
                   label="measured", linewidth=1.8)  # fmt: skip
         rounds_axis(axis)
-        axis.set_yscale("log")
+        log_axis(axis)
         axis.set_ylabel("distance to the ODE with p")
-        _legend_above(axis, columns=2)
+        key(axes, columns=2)
 
 
 def noise(found: dict[str, NoiseSums], path: str | Path, client: int = 0) -> None:
@@ -116,10 +116,10 @@ def noise(found: dict[str, NoiseSums], path: str | Path, client: int = 0) -> Non
             quantiles = np.quantile(one.doubling[:, :, client], (0.1, 0.5, 0.9), axis=0)
             band(axis, one.doubled, quantiles, name, colour)
         rounds_axis(axis)
-        axis.set_yscale("log")
+        log_axis(axis)
         axis.set_xlabel("round k")
         axis.set_ylabel("movement of $R$, rounds k to 2k")
-        _legend_above(axis, columns=2)
+        key(axes, columns=2)
 
 
 def probability_presets(
@@ -129,19 +129,20 @@ def probability_presets(
     eps: float,
 ) -> None:
     """Share of seeds that still exceed eps, for every method: tapering and constant steps."""
-    with figure(path, columns=2, height=2.6, sharey=True) as axes:
+    with figure(path, columns=2, height=3.0, sharey=True) as axes:
         for axis, found, title in zip(
             axes[0], (tapering, constant), ("tapering steps", "constant steps"), strict=True
         ):
-            for number, (name, one) in enumerate(found.items()):
-                j, colour = one.eps.index(eps), COLOURS[number % len(COLOURS)]
-                style = ("-", "--", "-.", ":")[number % 4]  # methods may coincide
-                _curve(axis, one, j, style, colour, name)
+            shares = {name: one.share[one.eps.index(eps)] for name, one in found.items()}
+            place = {name: number for number, name in enumerate(found)}
+            for name, label in coinciding(shares).items():  # one line for methods that coincide
+                one = found[name]
+                _curve(axis, one, one.eps.index(eps), "-", COLOURS[place[name]], label)
             rounds_axis(axis)
             axis.set_title(title)
+            below(axis, columns=2)
         axes[0, 0].set_ylim(-0.03, 1.03)
         axes[0, 0].set_ylabel(f"share of seeds that exceed {eps:g} later")
-        axes[0, 1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def probability_by_eps(
@@ -157,7 +158,7 @@ def probability_by_eps(
         rounds_axis(axis)
         axis.set_ylim(-0.03, 1.03)
         axis.set_ylabel(r"share of seeds that exceed $\epsilon$ later")
-        _legend_above(axis, columns=2)
+        key(axes, columns=2)
 
 
 def _curve(axis: Any, one: ProbabilityOne, j: int, style: str, colour: str, label: str) -> None:
@@ -166,7 +167,3 @@ def _curve(axis: Any, one: ProbabilityOne, j: int, style: str, colour: str, labe
     axis.plot(one.round[shown], one.share[j, shown], style, color=colour, label=label)
     limits = one.low[j, shown], one.high[j, shown]
     axis.fill_between(one.round[shown], *limits, color=colour, alpha=0.15, lw=0)
-
-
-def _legend_above(axis: Any, columns: int) -> None:
-    axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns, borderaxespad=0.6)
