@@ -125,7 +125,9 @@ def sweeps(study: Study, swept: dict[str, dict[Any, list[Run]]]) -> tuple[str, .
                     axes[:, 0], ("change", "test_loss", "test_accuracy"), strict=True
                 ):
                     _curve(axis, runs, metric, f"{what} {value:g}", shade(j, len(cells)))
-            for axis, label in zip(axes[:, 0], (CHANGE, "test loss", "test accuracy"), strict=True):
+            for axis, label in zip(
+                axes[:, 0], ("||change||", "test loss", "test accuracy"), strict=True
+            ):
                 axis.set_ylabel(label)
             log_axis(axes[0, 0])
             axes[2, 0].set_xlabel("round")
