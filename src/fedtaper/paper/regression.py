@@ -125,7 +125,7 @@ def judge_vanishing(study: Study, case: int) -> Outcome:
     c, shown = nearest_vanishing(study, make)
     name = figures.case(
         study, Setting(schedules=make()), f"r{case}-vanishing.png",
-        "clients 1, 2: slow; others 1/n" if case == 2 else "client 1: slow; others 0.1/n",
+        "clients 0, 1: slow; others 1/n" if case == 2 else "client 0: slow; others 0.1/n",
     )  # fmt: skip
     other = figures.case(
         study, Setting(schedules=make(c)), f"r{case}-nearest.png", f"the others at {c:g}/n"

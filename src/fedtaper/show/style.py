@@ -212,5 +212,6 @@ def parameters(
         axis.axvspan(k[far][0], k[far][-1], color="#eeeeee", lw=0, zorder=0)
         at = np.sqrt(k[far][0] * k[far][-1])
         axis.annotate(
-            f"climbs\nto {peak:.0e}", (at, middle), ha="center", va="center", fontsize=6.5
-        )
+            f"climbs to\n{log_label(float(f'{peak:.0e}'))}", (at, window[0]), (0, 4),
+            textcoords="offset points", ha="center", va="bottom", fontsize=6.5,
+        )  # fmt: skip
