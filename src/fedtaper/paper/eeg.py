@@ -122,7 +122,9 @@ def judge_e1(study: Study) -> Outcome:
         "reproduced" if passed else "not-with-these-settings",
         summary,
         tuple(checks),
-        "more infants with and without seizures in the same infant" if not passed else "this one",
+        "this one"
+        if passed
+        else "recordings in which the same infants have windows of both kinds, and more infants",
         ("e1-auc.png", "e1-change.png"),
         {"data": data, "folds": FOLDS, "seeds": seeds, "rounds": ROUNDS},
     )
