@@ -53,8 +53,7 @@ class Chances:
         rates = self.rates(num_clients)
         out = np.ones((last - first, num_clients), dtype=bool)
         for i in np.flatnonzero(rates < 1):
-            chance = (draws.uniform(seed, int(i), k) for k in range(first, last))
-            out[:, i] = [u < rates[i] for u in chance]
+            out[:, i] = draws.uniform_rounds(seed, int(i), first, last) < rates[i]
         return out
 
 
@@ -82,9 +81,9 @@ class Exactly:
     def present(self, first: int, last: int, seed: int, num_clients: int) -> NDArray[np.bool_]:
         """Those with the k smallest of L draws."""
         out = np.zeros((last - first, num_clients), dtype=bool)
-        for row in range(last - first):
-            u = [draws.uniform(seed, i, first + row) for i in range(num_clients)]
-            out[row, np.argsort(u, kind="stable")[: self.k]] = True
+        u = np.stack([draws.uniform_rounds(seed, i, first, last) for i in range(num_clients)], 1)
+        chosen = np.argsort(u, axis=1, kind="stable")[:, : self.k]
+        np.put_along_axis(out, chosen, True, axis=1)
         return out
 
 
