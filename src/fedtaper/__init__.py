@@ -24,10 +24,13 @@ from fedtaper.problems.linear import LinearRegression
 from fedtaper.problems.normalisation import groupnorm
 from fedtaper.problems.streams import MovingRegression, RegressionStream
 from fedtaper.results import Divergence, Run
+from fedtaper.rules.asynchronous import Asynchronous, Duration
 from fedtaper.rules.behaviours import After, Copies, Idle, Noise, Tapers
+from fedtaper.rules.delays import FixedDelay, HeavyDelay, RandomDelay
 from fedtaper.rules.local import Proximal, Sgd
 from fedtaper.rules.presets import PRESETS
 from fedtaper.rules.server import Adagrad, Adam, Average, Normalised, Yogi
+from fedtaper.rules.staleness import Hinge, Polynomial, Undiscounted
 from fedtaper.show.report import report
 from fedtaper.simulation.drive import run
 from fedtaper.simulation.jobs import run_many
@@ -50,6 +53,7 @@ __all__ = [
     "After",
     "AssumptionWarning",
     "Assumptions",
+    "Asynchronous",
     "Audit",
     "Auditor",
     "Average",
@@ -62,14 +66,18 @@ __all__ = [
     "Dirichlet",
     "Divergence",
     "DominantClass",
+    "Duration",
     "Experiment",
     "Fade",
     "Fair",
     "Federation",
     "FedtaperError",
     "FedtaperWarning",
+    "FixedDelay",
     "Forecast",
+    "HeavyDelay",
     "HeldOut",
+    "Hinge",
     "Idle",
     "Iid",
     "ImageClassification",
@@ -85,9 +93,11 @@ __all__ = [
     "Normalised",
     "Piecewise",
     "Plan",
+    "Polynomial",
     "Power",
     "ProbabilityOne",
     "Proximal",
+    "RandomDelay",
     "RareClass",
     "RegressionStream",
     "Run",
@@ -99,6 +109,7 @@ __all__ = [
     "Tapers",
     "Task",
     "Tracking",
+    "Undiscounted",
     "WarmUp",
     "Yogi",
     "__version__",

@@ -13,13 +13,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core import draws
 from fedtaper.core.checks import check_whole, per_client
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError, warn
 from fedtaper.core.influence import Influence, checked_schedules, influence, reference_client
 from fedtaper.core.protocols import LocalRule, Problem, ProblemKind, ServerRule, Unit
 from fedtaper.core.schedules import Schedule, step_sizes
+from fedtaper.rules import arrivals
+from fedtaper.rules.asynchronous import Asynchronous
 from fedtaper.rules.behaviours import Behaviour, checked
+from fedtaper.rules.delays import Delay, as_delays
 from fedtaper.rules.local import Sgd
 from fedtaper.rules.server import Average
+from fedtaper.rules.staleness import Staleness, Undiscounted
 
 Array = NDArray[np.float64]
 CLOCKS = get_args(Unit)
@@ -92,7 +96,13 @@ class Experiment:
         behaviours: what clients do that do not send what they declared, by client, such as
             ``{3: Idle()}``, to test an audit against. Schedules and influence stay those that
             are declared.
-        seed: of the run: first model, mini-batches, participation.
+        delays: by how many rounds the clients' updates are late, made from the model of that
+            many rounds ago: a number or such as ``RandomDelay(mean=5)``, one or one for each.
+        asynchronous: a server that waits for nobody, such as ``Asynchronous(buffer=3)``. A round
+            is then an aggregation.
+        staleness: what an update that was made from an older model still weighs.
+        own_clock: whether a client's clock counts its own rounds and not the federation's.
+        seed: of the run: first model, mini-batches, participation, delays, arrivals.
 
     >>> import fedtaper as ft
     >>> e = ft.Experiment(ft.LinearRegression(), ft.Power(0.1, 0.76), rounds=10, local_steps=5)
@@ -111,6 +121,10 @@ class Experiment:
     clock: Unit | None = None
     participation: float | tuple[float, ...] = 1.0
     behaviours: _ByClient = _ByClient()
+    delays: int | Delay | tuple[int | Delay, ...] | None = None
+    asynchronous: Asynchronous | None = None
+    staleness: Staleness = field(default_factory=Undiscounted)
+    own_clock: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -135,6 +149,7 @@ class Experiment:
         if self.clock == "epoch" and self.local_epochs is None:
             raise FedtaperError('clock = "epoch" needs local_epochs in place of local_steps')
         per_client("participation", self.participation, self.num_clients, low=0, high=1)
+        self._check_arrivals()
         small = int(np.argmin(self.problem.sizes))
         if self.batch_size > self.problem.sizes[small]:
             raise FedtaperError(
@@ -159,6 +174,30 @@ class Experiment:
                     f"{name} must be a rule such as {such}, not {rule!r}; published methods are "
                     "in ft.PRESETS, and a rule of your own subclasses ft.Memoryless"
                 )
+
+    def _check_arrivals(self) -> None:
+        if self.delays is not None:
+            object.__setattr__(self, "delays", as_delays(self.delays, self.num_clients))
+        if isinstance(self.staleness, type) or not isinstance(self.staleness, Staleness):
+            raise FedtaperError(
+                f"staleness must be such as Polynomial(0.5), not {self.staleness!r}"
+            )
+        for i in np.flatnonzero(self.rates == 0):
+            warn(f"client {i} never takes part (participation 0): it has no influence")
+        if self.asynchronous is None:
+            return
+        if not isinstance(self.asynchronous, Asynchronous):
+            raise FedtaperError(
+                f"asynchronous must be such as Asynchronous(buffer=3), not {self.asynchronous!r}"
+            )
+        self.asynchronous.check(self.num_clients)
+        if self.delays is not None:
+            raise FedtaperError("an asynchronous server has delays of its own: leave out delays")
+        if np.any(self.rates < 1):
+            raise FedtaperError(
+                "at an asynchronous server clients come and go by mean_on and mean_off: leave "
+                "participation = 1"
+            )
 
     @property
     def num_clients(self) -> int:
@@ -197,7 +236,7 @@ class Experiment:
 
     def _clock_from(self, start: Array) -> Array:
         """The same for rounds before which the clock stood at ``start``."""
-        start = start[:, None, None]
+        start = start[:, None, None] if start.ndim == 1 else start[:, None, :]
         update = np.arange(int(self.steps.max()))[None, :, None]
         if self.clock == "round":
             return start + 1 + 0 * update
@@ -231,7 +270,8 @@ class Experiment:
         table of rounds and serves any n, however far.
         """
         sums = self._steps_around(n).sum(axis=1)
-        found = self.server_weights(sums) * self.rates * sums / sums[:, self.reference, None]
+        pace = self._steps_around(n, own=False).sum(axis=1)[:, self.reference, None]
+        found = self.server_weights(sums) * self.weighted_counts * sums / pace
         return found.reshape(*np.shape(n), self.num_clients)
 
     def local_drift(self, n: ArrayLike) -> Array:
@@ -244,10 +284,16 @@ class Experiment:
         sums = a.sum(axis=1)
         return ((sums - (a * a).sum(axis=1) / sums) / 2).reshape(*np.shape(n), self.num_clients)
 
-    def _steps_around(self, n: ArrayLike) -> Array:
-        """Step sizes of a round that is centred at clock n, (len(n), updates, L)."""
+    def _steps_around(self, n: ArrayLike, own: bool = True) -> Array:
+        """Step sizes of a round that is centred at clock n, (len(n), updates, L).
+
+        A client with a clock of its own has seen its share of n.
+        """
         clock = np.asarray(n, dtype=np.float64).ravel()
-        return self._steps_at(self._clock_from(np.maximum(clock - self.period / 2, 0.0)))
+        start = np.maximum(clock - self.period / 2, 0.0)
+        if self.own_clock and own:
+            return self._steps_at(self._clock_from(start[:, None] * self.counts))
+        return self._steps_at(self._clock_from(start))
 
     def server_weights(self, step_sums: Array) -> Array:
         """The server's weight of each client in rounds with these step sums, (rounds, L)."""
@@ -258,14 +304,44 @@ class Experiment:
         """Who takes part in those rounds, (rounds, L)."""
         out = np.ones((last - first, self.num_clients), dtype=bool)
         for i in np.flatnonzero(self.rates < 1):
-            chance = (draws.uniform(seed, int(i), k) for k in range(first, last))
-            out[:, i] = [u < self.rates[i] for u in chance]
+            out[:, i] = draws.uniform_rounds(seed, int(i), first, last) < self.rates[i]
         return out
 
     @cached_property
     def rates(self) -> Array:
         """Participation of each client."""
         return per_client("participation", self.participation, self.num_clients)
+
+    @property
+    def in_step(self) -> bool:
+        """Whether every update is made from its own round's model and clock."""
+        return self.delays is None and self.asynchronous is None and not self.own_clock
+
+    def arrivals(self, seed: int) -> arrivals.Arrivals:
+        """Which updates every round adds, from which models."""
+        discount, own = self.staleness, self.own_clock
+        if self.asynchronous is not None:
+            count, rounds = self.num_clients, self.rounds
+            return arrivals.arriving(self.asynchronous, count, rounds, discount, own, seed)
+        present = self.present(0, self.rounds, seed)
+        return arrivals.late(present, as_delays(self.delays, self.num_clients), discount, own, seed)
+
+    @cached_property
+    def counts(self) -> Array:
+        """How many updates of each client a round adds in the long run, (L,)."""
+        if self.asynchronous is not None:
+            return self.asynchronous.arrival_rates(self.num_clients)
+        return self.rates
+
+    @cached_property
+    def weighted_counts(self) -> Array:
+        """The same, each update counted by what its staleness leaves of its weight, (L,)."""
+        if self.asynchronous is not None:
+            mean = arrivals.mean_factors(self.asynchronous, self.num_clients, self.staleness)
+        else:
+            delays = as_delays(self.delays, self.num_clients)
+            mean = arrivals.mean_factors_late(delays, self.staleness, self.num_clients)
+        return self.counts * mean
 
     @property
     def reference(self) -> int:
@@ -278,8 +354,9 @@ class Experiment:
         Server weight times participation times sum of step sizes, over the same of the
         reference client: what weighs the clients' mean fields in the ODE at finite n.
         """
-        sums = self.step_sums(first, last)
-        raw = self.server_weights(sums) * self.rates * sums
+        middle = (np.arange(first, last) + 0.5) * self.period
+        sums = self._steps_around(middle).sum(axis=1)
+        raw = self.server_weights(sums) * self.weighted_counts * sums
         return raw / raw[:, self.reference, None]
 
     @property
@@ -294,20 +371,22 @@ class Experiment:
         vanished = 1e-200  # stands for a vanishing step size, so that ratios stay defined
         ratios = np.maximum(influence(self.schedules), vanished) * self.steps
         sums = np.asarray(ratios, dtype=np.float64)[None, :] / ratios[self.reference]
-        raw = (self.server_weights(sums) * self.rates * sums)[0]
+        if self.own_clock:  # a client that comes at rate r is at clock r n
+            sums = sums * self.counts ** -np.array([s.delta for s in self.schedules])
+        raw = (self.server_weights(sums) * self.weighted_counts * sums)[0]
         return np.where(raw < 1e-150, 0.0, raw)
 
     def influence(self, round: int | None = None) -> Influence:
         """Effective influence in one round (counted from 1; default the last), factors apart."""
         k = self.rounds if round is None else round
         check_whole("round", k)
-        sums = self.step_sums(k - 1, k)
+        sums = self._steps_around([(k - 0.5) * self.period]).sum(axis=1)
         return Influence(
             step_size=sums[0] / self.steps,
             local_steps=self.steps.astype(np.float64),
             step_sum=sums[0],
             server_weight=self.server_weights(sums)[0],
-            participation=self.rates,
+            participation=self.weighted_counts,
             reference=self.reference,
         )
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.checks import per_client, whole
+from fedtaper.core.checks import check_whole, per_client
 from fedtaper.core.errors import FedtaperError
 
 Array = NDArray[np.float64]
@@ -34,7 +34,7 @@ class Cyclic:
     groups: int
 
     def __post_init__(self) -> None:
-        whole("groups", self.groups)
+        check_whole("groups", self.groups)
 
     def rates(self, num_clients: int) -> Array:
         """One round in ``groups``."""

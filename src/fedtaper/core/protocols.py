@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 Memory = tuple[Any, ...]  # what a rule remembers: arrays of the model's shape
-ProblemKind = Literal["linear", "quadratic", "network", "gradient", "recorded"]
+ProblemKind = Literal["linear", "quadratic", "stream", "moving", "network", "gradient", "recorded"]
 Keeps = Literal["nothing", "round", "run"]
 Unit = Literal["update", "epoch", "round"]  # what a clock counts
 
@@ -169,9 +169,49 @@ class CorrelatedProblem(Protocol):
         ...
 
 
+@runtime_checkable
+class StreamProblem(Problem, Protocol):
+    """Least squares on Gauss-Markov features that are made as they are needed.
+
+    Kind "stream" where the population stays (it is then a :class:`QuadraticProblem` too), and
+    "moving" where it does not.
+    """
+
+    @property
+    def rhos(self) -> Array:
+        """Each client's correlation from one sample to the next."""
+        ...
+
+    @property
+    def spreads(self) -> Array:
+        """Standard deviation of each client's features."""
+        ...
+
+    @property
+    def noise(self) -> Array:
+        """Standard deviation of each client's noise."""
+        ...
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Samples in a block of each client's process."""
+        ...
+
+    def targets(self, first: int, last: int) -> Array:
+        """True parameters in those rounds (from 0), (rounds, L, d), or (1, L, d) if they stay."""
+        ...
+
+
+def as_stream(problem: Problem) -> StreamProblem:
+    """The problem as a stream, or a refusal in one line."""
+    if problem.kind in ("stream", "moving") and isinstance(problem, StreamProblem):
+        return problem
+    raise FedtaperError(f"{type(problem).__name__} is not a stream, which this needs")
+
+
 def is_quadratic(problem: Problem) -> TypeGuard[QuadraticProblem]:
     """Whether equilibria and curvatures have a closed form."""
-    return problem.kind in ("linear", "quadratic")
+    return problem.kind in ("linear", "quadratic", "stream")
 
 
 def is_network(problem: Problem) -> TypeGuard[NetworkProblem]:
@@ -326,6 +366,7 @@ class State:
     dead_client: NDArray[np.int64]
     last: Array | None = None  # the clients' last updates, (seeds, L, d), if a client copies them
     keep_updates: bool = False  # whether blocks hold every update
+    history: Array | None = None  # models of the last rounds, (seeds, depth, d): k at k % depth
 
 
 @dataclass

@@ -12,7 +12,9 @@ from fedtaper.engines import registry
 from fedtaper.experiment import Experiment
 
 PREFERRED = {  # by kind of problem, the quickest first
-    "linear": ("compiled", "reference"),
+    "linear": ("compiled", "events", "reference"),
+    "stream": ("events", "reference"),
+    "moving": ("events", "reference"),
     "quadratic": ("reference",),
     "gradient": ("reference",),
     "network": ("cpu", "reference"),
@@ -139,6 +141,14 @@ def _objections(e: Experiment, engine: Engine, options: Options) -> Iterator[str
         )
     if np.any(e.rates < 1) and not can.participation:
         yield f"the {name} engine asks every client in every round: leave participation = 1"
+    if not e.in_step and not can.delays:
+        yield (
+            f"the {name} engine has everyone in step: use engine="
+            f'"{"cpu" if e.problem.kind == "network" else "events"}" for delays, asynchronous '
+            "servers and own clocks"
+        )
+    if e.behaviours and not e.in_step:
+        yield "behaviours are simulated in step: leave out delays, asynchronous and own_clock"
     if options.many_seeds and not can.many_seeds:
         yield f"the {name} engine runs one seed at a time: leave seeds=None"
     if options.precision is not None and options.precision not in can.precisions:

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedtaper.core.protocols import Array, Block, Capabilities, Options, State
 from fedtaper.engines import new_block, quick_rounds
+from fedtaper.engines.history import Timeline
 from fedtaper.experiment import Experiment
 from fedtaper.rules import behaviours
 
@@ -21,9 +22,10 @@ class Reference:
 
     name = "reference"
     capabilities = Capabilities(
-        problems=frozenset({"linear", "quadratic", "gradient", "network"}),
+        problems=frozenset({"linear", "quadratic", "stream", "moving", "gradient", "network"}),
         updates=True,
         behaviours=True,
+        delays=True,
     )
 
     def check(self) -> None:
@@ -46,13 +48,19 @@ class ReferenceSession:
 
     def __init__(self, experiment: Experiment, state: State) -> None:
         self.e, self.state = experiment, state
+        self.timeline = None if experiment.in_step else Timeline.of(experiment, state)
 
     def advance(self, rounds: int) -> Block:
         """Move every seed on by ``rounds`` rounds."""
         block = new_block(self.e, self.state, rounds)
         with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported, not warned of
             for s in range(len(self.state.w)):
-                _advance_seed(self.e, self.state, block, s, rounds)
+                if self.timeline is None:
+                    _advance_seed(self.e, self.state, block, s, rounds)
+                else:
+                    _advance_late(self.timeline, self.state, block, s, rounds)
+        if self.timeline is not None:
+            block.notes |= self.timeline.notes(self.state.round, self.state.round + rounds)
         self.state.round += rounds
         return block
 
@@ -97,6 +105,42 @@ def _advance_seed(e: Experiment, state: State, block: Block, s: int, rounds: int
                 block.updates[s, k] = moves
             w, memory = e.server.step(w, update, memory)
             trajectory[s, k] = w
+    state.w[s] = w
+    for array, value in zip(state.memory, memory, strict=True):
+        array[s] = value
+
+
+def _advance_late(timeline: Timeline, state: State, block: Block, s: int, rounds: int) -> None:
+    """The same where updates are late: each is made from the model its client was sent."""
+    e, seed, first = timeline.e, int(state.seeds[s]), state.round
+    slots = timeline.arrivals[s][first : first + rounds]
+    weights = e.server_weights(e.step_sums(first, first + rounds))
+    w, memory = state.w[s].copy(), tuple(array[s] for array in state.memory)
+    assert block.w is not None and state.history is not None
+    for k in range(rounds):
+        if state.dead_round[s]:
+            break
+        moves = np.zeros((e.num_clients, len(w)))
+        update = np.zeros_like(w)
+        for slot, i in enumerate(slots.client[k].tolist()):
+            if i < 0:
+                continue
+            sent = state.history[s, slots.base[k, slot] % timeline.depth]
+            row, draw = int(slots.row[k, slot]), int(slots.draw[k, slot])
+            a = e.step_sizes(row, row + 1)[0, :, i]
+            move = local_model(e, seed, i, draw, sent, a) - sent
+            if not np.all(np.isfinite(move)):
+                state.dead_round[s], state.dead_client[s] = first + k + 1, i
+                break
+            moves[i] += move
+            update = update + weights[k, i] * slots.factor[k, slot] * move
+        else:
+            block.update_norms[s, k] = np.linalg.norm(moves, axis=1)
+            if block.updates is not None:
+                block.updates[s, k] = moves
+            w, memory = e.server.step(w, update, memory)
+            block.w[s, k] = w
+            state.history[s, (first + k + 1) % timeline.depth] = w
     state.w[s] = w
     for array, value in zip(state.memory, memory, strict=True):
         array[s] = value

@@ -16,7 +16,8 @@ GROUP = "fedtaper.engines"
 BUILT_IN = {
     "reference": "fedtaper.engines.reference",
     "compiled": "fedtaper.engines.compiled",
-    "cpu": "fedtaper.engines.cpu",
+    "events": "fedtaper.engines.events",
+    "cpu": "fedtaper.engines.late",
     "cuda": "fedtaper.engines.cuda.session",
     "flower": "fedtaper.engines.flower.engine",
 }

@@ -117,7 +117,7 @@ class RegressionStream(Quadratic):
     init_spread: float = 20.0
     samples: int | tuple[int, ...] = 1_000_000
     seed: int = 0
-    kind: ClassVar[ProblemKind] = "quadratic"
+    kind: ClassVar[ProblemKind] = "stream"
     default_clock: ClassVar[Unit] = "update"
 
     def __post_init__(self) -> None:
@@ -157,6 +157,16 @@ class RegressionStream(Quadratic):
     def rhos(self) -> Array:
         """Each client's rho."""
         return per_client("rho", self.rho, self.num_clients)
+
+    @property
+    def correlation(self) -> float:
+        """The largest rho: what ``check`` reports."""
+        return float(self.rhos.max())
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """Samples in a block of each client's process."""
+        return np.array([block_length(rho) for rho in self.rhos.tolist()], dtype=np.int64)
 
     @cached_property
     def spreads(self) -> Array:
@@ -271,7 +281,7 @@ class MovingRegression:
     change_round: int | None = None
     change: float | tuple[float, ...] = 0.0
     seed: int = 0
-    kind: ClassVar[ProblemKind] = "gradient"
+    kind: ClassVar[ProblemKind] = "moving"
     default_clock: ClassVar[Unit] = "update"
 
     def __post_init__(self) -> None:
@@ -300,6 +310,26 @@ class MovingRegression:
     def sizes(self) -> NDArray[np.int64]:
         """The nominal number of samples of each client."""
         return self.stream.sizes
+
+    @property
+    def rhos(self) -> Array:
+        """Each client's rho."""
+        return self.stream.rhos
+
+    @property
+    def spreads(self) -> Array:
+        """Each client's feature spread."""
+        return self.stream.spreads
+
+    @property
+    def noise(self) -> Array:
+        """Standard deviation of each client's noise."""
+        return self.stream.noise
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Samples in a block of each client's process."""
+        return self.stream.lengths
 
     @cached_property
     def _directions(self) -> Array:

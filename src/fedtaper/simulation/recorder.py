@@ -93,6 +93,8 @@ class Recorder:
         kept = {f"metric_{name}": array[:, :done] for name, array in self.metrics.items()}
         if state.last is not None:
             kept["last"] = state.last
+        if state.history is not None:
+            kept["history"] = state.history
         if self.updates is not None:
             kept["updates"] = self.updates[:, :done]
         if self.w is not None:
@@ -113,6 +115,7 @@ class Recorder:
         state.dead_round, state.dead_client = saved["dead_round"], saved["dead_client"]
         if state.last is not None:
             state.last = saved["last"]
+        state.history = saved.get("history")
         here, there = self._places(state, saved, shape)
         self.norms[:, here] = saved["norms"][:, there]
         if self.w is not None:

@@ -115,6 +115,9 @@ def from_toml(
             settings[name] = kinds.rule(_table(tree, name), rules, f"[{name}]", what, find)
     if "behaviours" in tree:
         settings["behaviours"] = _behaviours(_table(tree, "behaviours"), find)
+    for name in ("delays", "asynchronous", "staleness"):
+        if name in settings:
+            settings[name] = kinds.arrival(settings[name], f"[experiment] {name}", find)
     if "rounds" not in settings:
         raise FedtaperError("[experiment] needs rounds")
     schedules = _schedules(tree["schedules"], objective.num_clients, find)

@@ -12,9 +12,12 @@ from fedtaper.core.schedules import Constant, Cosine, Piecewise, Power, Shaped, 
 from fedtaper.problems.data.splits import Dirichlet, DominantClass, Iid, RareClass
 from fedtaper.problems.images import ImageClassification
 from fedtaper.problems.linear import LinearRegression
+from fedtaper.rules.asynchronous import Asynchronous, Duration
 from fedtaper.rules.behaviours import BEHAVIOURS
+from fedtaper.rules.delays import FixedDelay, HeavyDelay, RandomDelay
 from fedtaper.rules.local import Proximal, Sgd
 from fedtaper.rules.server import Adagrad, Adam, Average, Normalised, Yogi
+from fedtaper.rules.staleness import Hinge, Polynomial, Undiscounted
 from fedtaper.storage.names import is_import_path
 
 PROBLEMS: dict[str, Any] = {"linear": LinearRegression, "images": ImageClassification}
@@ -35,7 +38,17 @@ SCHEDULES: dict[str, Any] = {
     "piecewise": Piecewise,
     "shaped": Shaped,
 }
-NESTED: dict[str, Any] = SCHEDULES | SERVER_RULES | SPLITS | BEHAVIOURS | LOCAL_RULES
+ARRIVALS: dict[str, Any] = {
+    "fixed_delay": FixedDelay,
+    "random_delay": RandomDelay,
+    "heavy_delay": HeavyDelay,
+    "asynchronous": Asynchronous,
+    "duration": Duration,
+    "undiscounted": Undiscounted,
+    "polynomial": Polynomial,
+    "hinge": Hinge,
+}
+NESTED: dict[str, Any] = SCHEDULES | SERVER_RULES | SPLITS | BEHAVIOURS | LOCAL_RULES | ARRIVALS
 # the methods that tell what a class of the user's own is for
 METHODS = {
     "the local rule": ("direction", "step"),
@@ -91,6 +104,25 @@ def rule(table: dict[str, Any], rules: dict[str, Any], where: str, what: str, fi
     if isinstance(table.get("schedule"), dict):
         table["schedule"] = schedule(table["schedule"], where, find)
     return build(rules[kind], table, where)
+
+
+def arrival(value: Any, where: str, find: Find) -> Any:
+    """Delays, asynchronous servers and staleness weights: tables with a kind, lists of them."""
+    if isinstance(value, list):
+        return tuple(arrival(v, where, find) for v in value)
+    if not isinstance(value, dict):
+        return value
+    kind = value.get("kind")
+    inner = {name: arrival(v, where, find) for name, v in value.items() if name != "kind"}
+    if is_import_path(kind):
+        return build_own({"kind": kind, **inner}, where, find)
+    if not isinstance(kind, str) or kind not in ARRIVALS:
+        raise FedtaperError(
+            f"{where}: kind must be one of {', '.join(ARRIVALS)}, or module:Name of your own, "
+            f"not {kind!r}{nearest(str(kind), ARRIVALS)}"
+        )
+    known("key", inner, {f.name for f in fields(ARRIVALS[kind])}, where)
+    return build(ARRIVALS[kind], inner, where)
 
 
 def schedule(table: dict[str, Any], where: str, find: Find) -> Any:

@@ -17,6 +17,7 @@ from fedtaper.problems.images import ImageClassification
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.problems.recorded import Recorded
 from fedtaper.rules.behaviours import BEHAVIOURS, After
+from fedtaper.rules.staleness import Undiscounted
 from fedtaper.storage import kinds
 from fedtaper.storage.fingerprint import text
 from fedtaper.storage.names import find, import_path
@@ -36,6 +37,10 @@ def to_toml(experiment: Experiment, data: str | None = None, stored: bool = Fals
     if own_data and data is None and not stored:
         raise FedtaperError("a problem with data of your own needs a file to keep it in: data=")
     apart = {"problem", "schedules", "local", "server", "behaviours"}
+    if isinstance(experiment.staleness, Undiscounted):
+        apart |= {"staleness"}
+    if not experiment.own_clock:
+        apart |= {"own_clock"}
     tree: dict[str, Any] = {
         "experiment": _settings(experiment, apart),
         "problem": _problem(problem, data),

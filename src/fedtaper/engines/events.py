@@ -1,0 +1,263 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg"
+"""Regression with late, asynchronous or own-clocked updates, and on streams, compiled (Numba).
+
+One loop over the slots of a round (``rules/arrivals.py``). The models of the last rounds lie in
+a ring, so memory is bounded by the longest staleness: 8 d bytes per seed and round of it. The
+arithmetic is that of ``reference``.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from fedtaper.core import draws
+from fedtaper.core.protocols import Block, Capabilities, Options, State, as_linear, as_stream
+from fedtaper.engines import new_block, quick_rounds
+from fedtaper.engines.compiled import (
+    _MEAN,
+    _SECOND,
+    FMA,
+    SEEDS_PER_THREAD,
+    WIDE,
+    Compiled,
+    _direction,
+    _fill_batch,
+    _gradient,
+    _gradient_wide,
+    _server_step,
+)
+from fedtaper.engines.history import Timeline
+from fedtaper.experiment import Experiment
+from fedtaper.rules import server
+
+_GOLDEN, _MIX_2, _ONE = draws.GOLDEN, draws._MIX_2, np.uint64(1)
+_mix = njit(inline="always")(draws.mix)
+_box_muller = njit(draws.box_muller)
+
+
+class Events:
+    """Updates that arrive when they arrive, at the speed of machine code."""
+
+    name = "events"
+    capabilities = Capabilities(
+        problems=frozenset({"linear", "stream", "moving"}),
+        local_rules=Compiled.capabilities.local_rules,
+        server_rules=Compiled.capabilities.server_rules,
+        updates=True,
+        delays=True,
+    )
+
+    def check(self) -> None:
+        """It runs everywhere."""
+
+    def block_rounds(self, experiment: Experiment, seeds: int) -> int:
+        """A fraction of a second's worth."""
+        return quick_rounds(experiment, seeds)
+
+    def open(self, experiment: Experiment, state: State, options: Options) -> EventSession:
+        """The order of arrivals of every seed is known before anything is trained."""
+        return EventSession(experiment, state)
+
+
+class EventSession:
+    """All seeds, shared out over the cores."""
+
+    def __init__(self, experiment: Experiment, state: State) -> None:
+        self.e, self.state = experiment, state
+        self.timeline = Timeline.of(experiment, state)
+
+    def advance(self, rounds: int) -> Block:
+        """Move every seed on by ``rounds`` rounds."""
+        e, state = self.e, self.state
+        count, first = len(state.w), state.round
+        block = new_block(e, state, rounds)
+        block.notes |= self.timeline.notes(first, first + rounds)
+        workers = min(count, os.cpu_count() or 1)
+        parts = np.array_split(np.arange(count), max(workers, count // SEEDS_PER_THREAD))
+        self._part(block, 0, parts[0][:1])  # compile once
+        with ThreadPoolExecutor(workers) as pool:
+            for done in [pool.submit(self._part, block, rounds, part) for part in parts]:
+                done.result()
+        state.round += rounds
+        return block
+
+    def _part(self, block: Block, rounds: int, part: Any) -> None:
+        e, state, first = self.e, self.state, self.state.round
+        some = slice(part[0], part[-1] + 1)
+        slots = self.timeline.table(some, first, first + rounds)
+        low, a = self.timeline.step_sizes(slots.row)
+        weights = e.server_weights(e.step_sums(first, first + rounds))
+        rule, constants = _MEAN, (1.0,) * 4
+        if isinstance(e.server, server.Adagrad | server.Adam | server.Yogi):
+            rule = _SECOND[type(e.server)]
+            constants = (e.server.eta, e.server.b1, e.server.b2, e.server.tau)
+        moments = [array[some] for array in state.memory] or [state.w[:0], state.w[:0]]
+        dim = e.problem.dim
+        with np.errstate(over="ignore"):
+            keys = draws.stream_key(
+                state.seeds[some, None, None].astype(np.uint64),
+                np.maximum(slots.client, 0).astype(np.uint64),
+                slots.draw.astype(np.uint64),
+            )
+        assert block.w is not None and state.history is not None
+        none = np.empty((0, 0, 0, 1))
+        _rounds(
+            *_data(e, first, rounds), (0.0,) * (dim if dim <= WIDE else 1),
+            state.seeds[some].astype(np.uint64), keys, slots.client, slots.base, slots.draw,
+            slots.row - low, slots.factor, a, e.steps, weights, e.batch_size,
+            e.local.added_curvature, rule, constants,
+            state.w[some], state.history[some], moments[0], moments[1], first,
+            state.dead_round[some], state.dead_client[some],
+            block.w[some], block.update_norms[some],
+            none if block.updates is None else block.updates[some],
+        )  # fmt: skip
+
+    def sync(self) -> None:
+        """The State is always up to date."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+ENGINE = Events()
+
+
+def _data(e: Experiment, first: int, rounds: int) -> tuple[Any, ...]:
+    """Rows and their places, or what makes a stream; the other is empty."""
+    none = np.empty(0)
+    if e.problem.kind == "linear":
+        linear = as_linear(e.problem)
+        starts = np.concatenate([[0], np.cumsum(linear.sizes)[:-1]])
+        no_targets = np.empty((0, 0, 0))
+        sizes = np.asarray(linear.sizes)
+        return linear.rows, starts, sizes, none, none, none, np.empty(0, np.int64), no_targets
+    stream = as_stream(e.problem)
+    count = e.num_clients
+    nothing = np.zeros(count, dtype=np.int64)
+    targets = stream.targets(first, first + max(rounds, 1))
+    if len(targets) == 1:  # the same in every round
+        targets = np.broadcast_to(targets, (max(rounds, 1), *targets.shape[1:])).copy()
+    return (
+        np.empty((0, e.problem.dim + 1)), nothing, nothing,
+        stream.rhos, stream.spreads, stream.noise, stream.lengths, targets,
+    )  # fmt: skip
+
+
+@njit(fastmath=FMA)
+def _fill_block(out, seed, client, block, rho, length, columns):
+    """``streams.gauss_markov`` in place."""
+    for side in range(2):
+        key = _mix(
+            _mix(_mix(seed + _GOLDEN) + np.uint64(client) * _MIX_2)
+            + np.uint64(block + side) * _GOLDEN
+        )
+        for q in range(length if side == 0 else 1):
+            for c in range(columns):
+                j = np.uint64(q * columns + c)
+                place = (key ^ _MIX_2) + (j + j + _ONE) * _GOLDEN
+                z = _box_muller(_mix(place), _mix(place + _GOLDEN))
+                out[q + side * length, c] = z
+    gap = length
+    while gap > 1:
+        half = gap // 2
+        r = rho**half
+        pull, free = r / (1 + r * r), np.sqrt((1 - r * r) / (1 + r * r))
+        for q in range(half, length, gap):
+            for c in range(columns - 1):
+                out[q, c] = pull * (out[q - half, c] + out[q + half, c]) + free * out[q, c]
+        gap = half
+
+
+@njit(fastmath=FMA)
+def _stream_gradient(
+    buffer, held, z, i, seed, start, size, rho, length, spread, noise, target, w, out
+):
+    """Sum over the next ``size`` samples of a stream of x (x'w - y)."""
+    dim = len(out)
+    out[:] = 0.0
+    for t in range(start, start + size):
+        block = t // length
+        if held[z, i] != block:
+            _fill_block(buffer[z, i], seed, i, block, rho, length, dim + 1)
+            held[z, i] = block
+        q = t - block * length
+        residual = -noise * buffer[z, i, q, dim]
+        for j in range(dim):
+            residual += spread * buffer[z, i, q, j] * (w[j] - target[j])
+        for j in range(dim):
+            out[j] += residual * spread * buffer[z, i, q, j]
+
+
+@njit(nogil=True, cache=True, fastmath=FMA)
+def _rounds(  # noqa: PLR0912 (one loop nest: cutting it up would cost speed)
+    rows, starts, sizes, rhos, spreads, noises, lengths, targets, zeros,
+    seeds, keys, client, base, draw, row, factor, a, steps, weights, batch_size,
+    mu, rule, constants,
+    w, history, first_moment, second_moment, first_round, dead_round, dead_client,
+    trajectory, update_norms, updates,
+):  # fmt: skip
+    count, dim = w.shape
+    depth, streams = history.shape[1], len(rhos) > 0
+    half, share = (batch_size + 1) // 2, 1.0 / batch_size
+    picks = np.empty(2 * half, dtype=np.uint32)
+    anchor, mine, gradient = np.empty(dim), np.empty(dim), np.empty(dim)
+    update = np.empty((count, dim))
+    moves = np.zeros((count, len(starts), dim))
+    longest = lengths.max() + 1 if streams else 0
+    buffer = np.empty((count if streams else 0, len(starts), longest, dim + 1))
+    held = np.full((count, len(starts)), -1, dtype=np.int64)
+    for k in range(client.shape[1]):
+        update[:] = 0.0
+        moves[:] = 0.0
+        for slot in range(client.shape[2]):
+            for z in range(count):
+                i = client[z, k, slot]
+                if dead_round[z] > 0 or i < 0:
+                    continue
+                place, time = base[z, k, slot] % depth, row[z, k, slot]
+                for j in range(dim):
+                    anchor[j] = history[z, place, j]
+                    mine[j] = anchor[j]
+                for step in range(steps[i]):
+                    if streams:
+                        begin = (draw[z, k, slot] * steps[i] + step) * batch_size
+                        _stream_gradient(
+                            buffer, held, z, i, seeds[z], begin, batch_size, rhos[i], lengths[i],
+                            spreads[i], noises[i], targets[k, i], mine, gradient,
+                        )  # fmt: skip
+                    else:
+                        _fill_batch(picks, keys[z, k, slot], step, half, np.uint64(sizes[i]))
+                        start = np.uint64(starts[i])
+                        if dim == len(zeros):
+                            _gradient(rows, start, picks, half, batch_size, mine, zeros, gradient)
+                        else:
+                            _gradient_wide(rows, start, picks, batch_size, mine, gradient)
+                    for j in range(dim):
+                        pull = _direction(gradient[j] * share, mine[j], anchor[j], mu)
+                        mine[j] -= a[time, step, i] * pull
+                finite = True
+                for j in range(dim):
+                    move = mine[j] - anchor[j]
+                    moves[z, i, j] += move
+                    finite &= np.isfinite(mine[j])
+                    update[z, j] += weights[k, i] * factor[z, k, slot] * move
+                if not finite:
+                    moves[z, i, :] = np.nan
+                    dead_round[z], dead_client[z] = first_round + k + 1, i
+        for z in range(count):
+            for i in range(len(starts)):
+                square = 0.0
+                for j in range(dim):
+                    square += moves[z, i, j] * moves[z, i, j]
+                update_norms[z, k, i] = np.sqrt(square)
+            if dead_round[z] == 0:
+                _server_step(rule, constants, w, update, first_moment, second_moment, z)
+                trajectory[z, k] = w[z]
+                history[z, (first_round + k + 1) % depth] = w[z]
+                if updates.shape[0]:
+                    updates[z, k] = moves[z]

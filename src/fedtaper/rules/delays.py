@@ -1,0 +1,163 @@
+"""Updates that arrive late: made from the shared model of some rounds ago.
+
+A delay is a frozen dataclass with ``most``, the longest delay in rounds, and two methods:
+``rounds(u)`` turns uniform numbers into delays, and ``law()`` gives the chance of each delay
+0, 1, ..., most. The longest delay decides how many old models a run keeps in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtaper.core import draws
+from fedtaper.core.checks import check_whole, per_client
+from fedtaper.core.errors import FedtaperError
+
+Array = NDArray[np.float64]
+_APART = np.uint64(1 << 40)  # keeps these draws away from those of the mini-batches
+
+
+@runtime_checkable
+class Delay(Protocol):
+    """How many rounds late a client's updates are."""
+
+    @property
+    def most(self) -> int:
+        """The longest delay, in rounds."""
+        ...
+
+    def rounds(self, u: Array) -> NDArray[np.int64]:
+        """Delays from uniform numbers in [0, 1)."""
+        ...
+
+    def law(self) -> Array:
+        """The chance of each delay from 0 to ``most``."""
+        ...
+
+
+@dataclass(frozen=True)
+class FixedDelay:
+    """Always the same delay."""
+
+    most: int
+
+    def __post_init__(self) -> None:
+        check_whole("delay", self.most, low=0)
+
+    def rounds(self, u: Array) -> NDArray[np.int64]:
+        """The same for every draw."""
+        return np.full(u.shape, self.most, dtype=np.int64)
+
+    def law(self) -> Array:
+        """All at one delay."""
+        return np.eye(self.most + 1)[-1]
+
+
+@dataclass(frozen=True)
+class RandomDelay:
+    """A geometric delay with this mean (before it is cut at ``most``).
+
+    >>> RandomDelay(mean=2.0).rounds(np.array([0.0, 0.5, 0.9]))
+    array([0, 1, 5])
+    """
+
+    mean: float
+    most: int = 100
+
+    def __post_init__(self) -> None:
+        per_client("mean", self.mean, 1, low=0)
+        check_whole("most", self.most, low=0)
+
+    def _below(self, t: Array) -> Array:
+        """The chance of a delay of less than t rounds."""
+        return np.asarray(1.0 - (self.mean / (1.0 + self.mean)) ** t)
+
+    def rounds(self, u: Array) -> NDArray[np.int64]:
+        """By the inverse of the distribution."""
+        return _inverted(self._below, self.most, u)
+
+    def law(self) -> Array:
+        """The chances, what lies beyond ``most`` added to its last."""
+        return _law(self._below, self.most)
+
+
+@dataclass(frozen=True)
+class HeavyDelay:
+    """A delay with a heavy tail: P(delay >= t) = (1 + t)^-tail (before it is cut at ``most``).
+
+    Without the cut, a tail of 1 or less has no mean.
+    """
+
+    tail: float
+    most: int = 1000
+
+    def __post_init__(self) -> None:
+        per_client("tail", self.tail, 1, low=1e-9)
+        check_whole("most", self.most, low=0)
+
+    def _below(self, t: Array) -> Array:
+        return np.asarray(1.0 - (1.0 + t) ** -self.tail)
+
+    def rounds(self, u: Array) -> NDArray[np.int64]:
+        """By the inverse of the distribution."""
+        return _inverted(self._below, self.most, u)
+
+    def law(self) -> Array:
+        """The chances, what lies beyond ``most`` added to its last."""
+        return _law(self._below, self.most)
+
+
+def _inverted(below: object, most: int, u: Array) -> NDArray[np.int64]:
+    """The delay t with below(t) <= u < below(t + 1), at most ``most``."""
+    assert callable(below)
+    edges = below(np.arange(1, most + 1, dtype=np.float64))
+    return np.searchsorted(edges, u, side="right").astype(np.int64)
+
+
+def _law(below: object, most: int) -> Array:
+    assert callable(below)
+    edges = below(np.arange(most + 1, dtype=np.float64))
+    return np.diff(np.append(edges, 1.0))
+
+
+def as_delays(
+    value: int | Delay | Sequence[int | Delay] | None, num_clients: int
+) -> tuple[Delay, ...] | None:
+    """One delay per client, from one for all or one for each."""
+    if value is None:
+        return None
+    several = isinstance(value, (list, tuple, np.ndarray))
+    given = list(value) if several else [value] * num_clients  # type: ignore[arg-type]
+    if len(given) != num_clients:
+        raise FedtaperError(
+            f"{len(given)} delays for {num_clients} clients; give one per client, or one for all"
+        )
+    return tuple(_as_delay(i, one) for i, one in enumerate(given))
+
+
+def _as_delay(client: int, value: object) -> Delay:
+    if isinstance(value, Delay) and not isinstance(value, type):
+        return value
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= 0:
+        return FixedDelay(int(value))
+    raise FedtaperError(
+        f"the delay of client {client} is {value!r}; it must be a number of rounds of at least 0, "
+        "or such as RandomDelay(mean=5)"
+    )
+
+
+def drawn(delays: Sequence[Delay], first: int, last: int, seed: int) -> NDArray[np.int64]:
+    """How late each client's update in rounds first to last - 1 is, (rounds, L)."""
+    rounds = np.arange(first, last, dtype=np.uint64)
+    out = np.empty((len(rounds), len(delays)), dtype=np.int64)
+    for i, delay in enumerate(delays):
+        with np.errstate(over="ignore"):
+            key = draws.stream_key(np.uint64(seed), np.uint64(i) + _APART, rounds)
+        u = (draws.mix(key) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        out[:, i] = delay.rounds(u)
+    return np.minimum(out, np.arange(first, last)[:, None])  # the first model is the oldest

@@ -1,0 +1,318 @@
+"""Late and asynchronous updates: every engine agrees, and theory predicts where they lead."""
+
+import heapq
+import math
+
+import numpy as np
+import pytest
+
+import fedtaper as ft
+from fedtaper import engines
+from fedtaper.core import draws
+from fedtaper.core.protocols import Options
+from fedtaper.engines import registry
+from fedtaper.rules.arrivals import mean_factors
+from fedtaper.rules.delays import drawn
+from fedtaper.rules.events import simulate
+from fedtaper.simulation.recorder import Recorder
+
+UNLIKE = (1.0, ft.Duration(2.0), ft.Duration(1.0, "lognormal"), ft.Duration(3.0, "pareto", 2.5))
+KINDS = {
+    "fixed": {"delays": 3},
+    "mixed": {
+        "delays": (0, 2, ft.RandomDelay(4.0, most=20), ft.HeavyDelay(0.7, most=30)),
+        "participation": 0.6,
+        "staleness": ft.Polynomial(0.5),
+    },
+    "own clock": {"own_clock": True, "participation": (1.0, 0.5, 0.3, 0.9)},
+    "asynchronous": {
+        "asynchronous": ft.Asynchronous(buffer=3, durations=UNLIKE, mean_on=5.0, mean_off=3.0),
+        "staleness": ft.Hinge(1, 2.0),
+    },
+    "adam": {
+        "asynchronous": ft.Asynchronous(durations=UNLIKE),
+        "server": ft.Adam(),
+        "local": ft.Proximal(0.1),
+        "own_clock": True,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def four():
+    return ft.LinearRegression(num_clients=4, samples=200, feature_spread=1.0, seed=1)
+
+
+def experiment(problem, rounds=40, **settings):
+    chosen = {"local_steps": 3, "batch_size": 7} | settings
+    return ft.Experiment(problem, ft.Power(0.5, 0.8), rounds=rounds, **chosen)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_compiled_and_reference_agree(four, name):
+    e = experiment(four, **KINDS[name])
+    slow = ft.run(e, seeds=[0, 5], engine="reference", progress=False, updates=True)
+    fast = ft.run(e, seeds=[0, 5], progress=False, updates=True)
+    assert fast.engine == "events"
+    assert np.allclose(fast.w, slow.w, rtol=0, atol=1e-12)
+    assert np.allclose(fast.updates, slow.updates, rtol=0, atol=1e-12)
+    assert np.allclose(fast.update_norms, slow.update_norms, rtol=0, atol=1e-12)
+    for column in fast.metrics:
+        assert np.allclose(fast.metrics[column], slow.metrics[column], atol=1e-9)
+
+
+def test_streams_compiled_and_reference_agree():
+    stream = ft.RegressionStream(num_clients=4, rho=(0.0, 0.5, 0.9, 0.99), feature_spread=1.0)
+    moving = ft.MovingRegression(stream, drift=0.1, change_round=10, change=2.0)
+    for problem in (stream, moving):
+        e = experiment(problem, participation=0.7)
+        slow = ft.run(e, seeds=[0, 5], engine="reference", progress=False)
+        fast = ft.run(e, seeds=[0, 5], progress=False)
+        assert fast.engine == "events"
+        assert np.allclose(fast.w, slow.w, rtol=0, atol=1e-11)
+
+
+def test_networks_and_reference_agree():
+    problem = ft.ImageClassification("digits", split=ft.Iid(), model="cnn", num_clients=4)
+    for name in ("mixed", "asynchronous"):
+        schedule = ft.Power(0.05, 0.8)
+        e = ft.Experiment(problem, schedule, rounds=3, local_steps=2, batch_size=8, **KINDS[name])
+        fast = ft.run(e, progress=False, updates=True)
+        slow = ft.run(e, engine="reference", progress=False)
+        assert fast.engine == "cpu"
+        assert np.allclose(fast.w, slow.w, rtol=0, atol=5e-6)
+        assert np.allclose(fast.update_norms, slow.update_norms, rtol=1e-4, atol=1e-6)
+
+
+def test_without_delay_it_is_the_run_in_step(four):
+    plain = ft.run(experiment(four, participation=0.5), progress=False)
+    late = ft.run(experiment(four, participation=0.5, delays=0), progress=False)
+    assert plain.engine == "compiled" and late.engine == "events"
+    assert np.array_equal(plain.w, late.w)
+
+
+def test_delays_by_hand(four):
+    """A loop of its own: update i of round k starts from the model of its delay ago."""
+    taus, e = (0, 1, 4, 2), experiment(four, rounds=12, delays=(0, 1, 4, 2))
+    models = [four.initial(0)]
+    for k in range(12):
+        total = np.zeros(3)
+        for i, tau in enumerate(taus):
+            sent = max(k - tau, 0)
+            mine = models[sent].copy()
+            for step in range(3):
+                rows = draws.batch(0, i, k, step, 7, 200)
+                x, y = four.x[i][rows], four.y[i][rows]
+                a = 0.5 / (sent * 3 + step + 1) ** 0.8
+                mine -= a * x.T @ (x @ mine - y) / 7
+            total += (mine - models[sent]) / 4
+        models.append(models[-1] + total)
+    assert np.allclose(ft.run(e, progress=False).w, models[1:], atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["mixed", "asynchronous"])
+def test_stopping_changes_nothing(four, name):
+    e = experiment(four, rounds=30, **KINDS[name])
+    whole = ft.run(e, seeds=[1, 2], progress=False)
+    engine, seeds = registry.get("events"), np.array([1, 2])
+    state = engines.init(e, seeds)
+    first = engine.open(e, state, Options()).advance(13)
+    saved = Recorder(e, seeds, True, 1)
+    kept = saved.checkpoint(state, 0.0)
+    again = engines.init(e, seeds)
+    Recorder(e, seeds, True, 1).restore(again, {k: np.copy(v) for k, v in kept.items()})
+    rest = engine.open(e, again, Options()).advance(17)
+    assert np.array_equal(np.concatenate([first.w, rest.w], axis=1), whole.w)
+
+
+def test_arrivals_of_two_clients_by_hand():
+    rule = ft.Asynchronous(durations=(1.0, 2.5))
+    client, base, again, time = simulate(rule, 2, 7, seed=0)
+    assert client[:, 0].tolist() == [0, 0, 1, 0, 0, 0, 1]
+    assert time.tolist() == [1.0, 2.0, 2.5, 3.0, 4.0, 5.0, 5.0]
+    assert base[:, 0].tolist() == [0, 1, 0, 2, 4, 5, 3]
+    assert not again.any()
+    rule = ft.Asynchronous(buffer=2, durations=(1.0, 2.5))
+    client, base, again, time = simulate(rule, 2, 3, seed=0)
+    assert client.tolist() == [[0, 0], [1, 0], [0, 0]]
+    assert base.tolist() == [[0, 0], [0, 1], [2, 2]]
+    assert again.tolist() == [[0, 1], [0, 0], [0, 1]]  # the same model a second time
+    assert time.tolist() == [2.0, 3.0, 5.0]
+
+
+def test_order_of_arrivals_against_a_plain_queue():
+    times = (1.0, 1.7, 0.3, 2.9)
+    client, base, _, time = simulate(ft.Asynchronous(buffer=3, durations=times), 4, 200, seed=9)
+    queue, sent, found = [(t, i) for i, t in enumerate(times)], [0] * 4, []
+    heapq.heapify(queue)
+    while len(found) < 600:
+        now, i = heapq.heappop(queue)
+        found.append((i, sent[i], now))
+        sent[i] = len(found) // 3
+        heapq.heappush(queue, (now + times[i], i))
+    assert client.ravel().tolist() == [one[0] for one in found]
+    assert base.ravel().tolist() == [one[1] for one in found]
+    assert np.allclose(time, [one[2] for one in found[2::3]])
+
+
+LAWS = {
+    "laws": ft.Asynchronous(buffer=2, durations=UNLIKE),
+    "drop-outs": ft.Asynchronous(durations=UNLIKE, mean_on=(1.0, 4.0, 2.0, 8.0), mean_off=3.0),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_arrival_rates(name):
+    rule, rounds = LAWS[name], 40_000
+    found = np.stack(
+        [np.bincount(simulate(rule, 4, rounds, seed)[0].ravel(), minlength=4) for seed in range(8)]
+    )
+    share = found / found.sum(axis=1, keepdims=True)
+    error = share.std(axis=0, ddof=1) / math.sqrt(8)
+    expected = rule.arrival_rates(4) / rule.buffer
+    assert expected.sum() == pytest.approx(1)
+    assert np.all(np.abs(share.mean(axis=0) - expected) < 5 * error + 2e-4)
+
+
+def test_mean_staleness_weight_where_it_is_known():
+    """Exponential times, one arrival per round: the others' arrivals meanwhile are geometric."""
+    pace = np.array([1.0, 0.5, 0.2])
+    rule = ft.Asynchronous(durations=tuple(ft.Duration(1 / p) for p in pace))
+    s = np.arange(3000)
+    for discount in (ft.Undiscounted(), ft.Polynomial(0.7), ft.Hinge(2, 0.5)):
+        found = mean_factors(rule, 3, discount)
+        mine = pace / pace.sum()
+        exact = [(discount(s) * m * (1 - m) ** s).sum() for m in mine]
+        assert np.allclose(found, exact, rtol=0.01)
+
+
+def test_laws_of_delays():
+    delays = (ft.FixedDelay(3), ft.RandomDelay(4.0, most=30), ft.HeavyDelay(0.7, most=40))
+    made = drawn(delays, 1000, 41_000, seed=2)
+    for i, delay in enumerate(delays):
+        law = delay.law()
+        assert law.sum() == pytest.approx(1) and len(law) == delay.most + 1
+        share = np.bincount(made[:, i], minlength=len(law)) / len(made)
+        assert np.all(np.abs(share - law) < 5 * np.sqrt(law * (1 - law) / len(made)) + 1e-6)
+    long = ft.RandomDelay(4.0, most=1000).law()
+    assert long @ np.arange(1001) == pytest.approx(4.0)
+    assert drawn((ft.FixedDelay(9),), 0, 12, 0)[:, 0].tolist() == [*range(9), 9, 9, 9]
+
+
+def apart(w, prediction):
+    error = w.std(axis=0, ddof=1) / math.sqrt(len(w))
+    return np.max(np.abs(w.mean(axis=0) - prediction) / error)
+
+
+@pytest.mark.parametrize(
+    ("settings", "without"),
+    [
+        ({"participation": (0.1, 0.3, 0.6, 1.0)}, np.ones(4)),
+        ({"participation": (0.1, 0.3, 0.6, 1.0), "own_clock": True}, (0.1, 0.3, 0.6, 1.0)),
+        ({"delays": (0, 10, 20, 30), "staleness": ft.Polynomial(0.5)}, np.ones(4)),
+        ({"asynchronous": ft.Asynchronous(buffer=2, durations=(1.0, 2.0, 5.0, 10.0))}, np.ones(4)),
+    ],
+)
+def test_the_prediction_holds_and_needs_its_factor(settings, without):
+    problem = ft.LinearRegression(num_clients=4, samples=200, init_spread=1.0, seed=1)
+    schedule = ft.Power(0.1, 0.8, offset=2000)
+    e = ft.Experiment(problem, schedule, rounds=4000, local_steps=3, batch_size=7, **settings)
+    w = ft.run(e, seeds=range(60), progress=False, thin=4000).w[:, -1]
+    assert apart(w, ft.forecast(e, n=12_000).w) < 3
+    assert apart(w, problem.equilibrium(without)) > 10
+
+
+def test_influence_with_its_factors(four):
+    rates = (0.1, 0.3, 0.6, 1.0)
+    own = experiment(four, participation=rates, own_clock=True)
+    assert np.allclose(own.limit_influence, np.array(rates) ** 0.2 / 0.1**0.2)
+    far = own.field_weights(1e12)
+    assert np.allclose(far / far[0], own.limit_influence, rtol=1e-6)
+    fast = experiment(four, asynchronous=ft.Asynchronous(durations=(1.0, 2.0, 4.0, 8.0), buffer=3))
+    assert np.allclose(fast.limit_influence, [1, 1 / 2, 1 / 4, 1 / 8])
+    assert fast.counts.sum() == pytest.approx(3)
+    late = experiment(four, delays=(0, 1, 3, 8), staleness=ft.Polynomial(1.0))
+    assert np.allclose(late.limit_influence, [1, 1 / 2, 1 / 4, 1 / 9])
+    plain = experiment(four, participation=rates)
+    assert np.allclose(plain.effective_influence(0, 5), np.array(rates) / 0.1)
+
+
+def test_plan_evens_speeds_out(four):
+    made = ft.plan(
+        target=[1, 1, 1, 1], problem=four, rounds=50, local_steps=3, batch_size=7,
+        asynchronous=ft.Asynchronous(durations=(1.0, 2.0, 4.0, 8.0)),
+    )  # fmt: skip
+    assert np.allclose(made.experiment.effective_influence(0, 50), 1)
+
+
+def test_waiting_for_everyone():
+    rule = ft.Asynchronous(durations=(1.0, 3.0, 2.0))
+    assert rule.waiting_times(3, 4, seed=0).tolist() == [3.0, 6.0, 9.0, 12.0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"delays": -1}, "delay of client 0 is -1"),
+        ({"delays": (1, 2)}, "2 delays for 4 clients"),
+        ({"delays": 1.5}, "number of rounds"),
+        ({"asynchronous": 3}, "Asynchronous"),
+        ({"asynchronous": ft.Asynchronous(buffer=5)}, "larger than the federation"),
+        ({"asynchronous": ft.Asynchronous(durations=(1.0, 2.0))}, "2 durations for 4"),
+        ({"asynchronous": ft.Asynchronous(), "delays": 1}, "leave out delays"),
+        ({"asynchronous": ft.Asynchronous(), "participation": 0.5}, "mean_on"),
+        ({"asynchronous": ft.Asynchronous(mean_on=0.0)}, "mean_on"),
+        ({"staleness": 0.5}, "staleness"),
+    ],
+)
+def test_bad_settings(four, settings, words):
+    with pytest.raises(ft.FedtaperError, match=words):
+        experiment(four, **settings)
+
+
+def test_bad_parts():
+    for make in (
+        lambda: ft.Duration(0.0),
+        lambda: ft.Duration(1.0, "gamma"),
+        lambda: ft.Duration(1.0, "pareto", -1.0),
+        lambda: ft.Asynchronous(buffer=0),
+        lambda: ft.Polynomial(-1.0),
+        lambda: ft.RandomDelay(-2.0),
+        lambda: ft.HeavyDelay(0.0),
+    ):
+        with pytest.raises(ft.FedtaperError):
+            make()
+    no_mean = ft.Asynchronous(durations=ft.Duration(1.0, "pareto", 0.7))
+    with pytest.raises(ft.FedtaperError, match="no client's work has a mean"):
+        no_mean.arrival_rates(3)
+
+
+def test_refusals(four):
+    with pytest.raises(ft.FedtaperError, match="events"):
+        ft.run(experiment(four, delays=1), engine="compiled", progress=False)
+    with pytest.raises(ft.FedtaperError, match="in step"):
+        ft.run(experiment(four, delays=1, behaviours={0: ft.Idle()}), progress=False)
+    with pytest.warns(ft.FedtaperWarning, match="client 1 never takes part"):
+        experiment(four, participation=(1.0, 0.0, 1.0, 1.0))
+
+
+@pytest.mark.parametrize("name", [n for n in KINDS if n != "adam"])
+def test_as_a_file(four, name):
+    e = experiment(four, **KINDS[name])
+    assert ft.from_toml(ft.to_toml(e)) == e
+
+
+def test_stored_and_loaded(four, tmp_path):
+    e = experiment(four, rounds=5, **KINDS["asynchronous"])
+    made = ft.run(e, out=tmp_path / "run", progress=False)
+    again = ft.load(tmp_path / "run")
+    assert again.experiment == e
+    assert np.array_equal(again.metrics["time"], made.metrics["time"])
+
+
+def test_a_stream_is_stored(tmp_path):
+    stream = ft.RegressionStream(num_clients=2, rho=(0.5, 0.9), feature_spread=1.0)
+    e = experiment(stream, rounds=5)
+    made = ft.run(e, out=tmp_path / "run", progress=False)
+    again = ft.load(tmp_path / "run")
+    assert again.experiment == e and np.array_equal(again.w, made.w)
