@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedtaper.auditing.directions import sketch
 from fedtaper.core.protocols import Array, Block, Options, State
+from fedtaper.core.sketch import sketch
 from fedtaper.engines.cpu import Cpu, CpuSession, note
 from fedtaper.engines.history import Timeline
 from fedtaper.experiment import Experiment
