@@ -125,15 +125,27 @@ def test_stopping_changes_nothing(four, name):
     assert np.array_equal(np.concatenate([first.w, rest.w], axis=1), whole.w)
 
 
+@pytest.mark.parametrize("name", ["mixed", "asynchronous"])
+def test_more_rounds_later(four, name):
+    """A run of 10 rounds that goes on to 40 is the run of 40, whatever was under way at 10."""
+    whole = ft.run(experiment(four, rounds=40, **KINDS[name]), seeds=[1, 2], progress=False)
+    engine, seeds = registry.get("events"), np.array([1, 2])
+    short = experiment(four, rounds=10, **KINDS[name])
+    state = engines.init(short, seeds)
+    engine.open(short, state, Options()).advance(10)
+    rest = engine.open(whole.experiment, state, Options()).advance(30)
+    assert np.array_equal(rest.w, whole.w[:, 10:])
+
+
 def test_arrivals_of_two_clients_by_hand():
     rule = ft.Asynchronous(durations=(1.0, 2.5))
-    client, base, again, time = simulate(rule, 2, 7, seed=0)
+    client, base, again, time, _ = simulate(rule, 2, 7, seed=0)
     assert client[:, 0].tolist() == [0, 0, 1, 0, 0, 0, 1]
     assert time.tolist() == [1.0, 2.0, 2.5, 3.0, 4.0, 5.0, 5.0]
     assert base[:, 0].tolist() == [0, 1, 0, 2, 4, 5, 3]
     assert not again.any()
     rule = ft.Asynchronous(buffer=2, durations=(1.0, 2.5))
-    client, base, again, time = simulate(rule, 2, 3, seed=0)
+    client, base, again, time, _ = simulate(rule, 2, 3, seed=0)
     assert client.tolist() == [[0, 0], [1, 0], [0, 0]]
     assert base.tolist() == [[0, 0], [0, 1], [2, 2]]
     assert again.tolist() == [[0, 1], [0, 0], [0, 1]]  # the same model a second time
@@ -142,7 +154,7 @@ def test_arrivals_of_two_clients_by_hand():
 
 def test_order_of_arrivals_against_a_plain_queue():
     times = (1.0, 1.7, 0.3, 2.9)
-    client, base, _, time = simulate(ft.Asynchronous(buffer=3, durations=times), 4, 200, seed=9)
+    client, base, _, time, _ = simulate(ft.Asynchronous(buffer=3, durations=times), 4, 200, seed=9)
     queue, sent, found = [(t, i) for i, t in enumerate(times)], [0] * 4, []
     heapq.heapify(queue)
     while len(found) < 600:

@@ -24,17 +24,18 @@ class Timeline:
     def of(cls, e: Experiment, state: State) -> Timeline:
         """Known before anything is trained; makes room for old models in the state."""
         made = tuple(e.arrivals(int(seed)) for seed in state.seeds)
-        depth = max(one.depth for one in made)
+        depth = 1 + max(one.reach for one in made)
         if state.history is None:
             state.history = np.repeat(state.w[:, None], depth, axis=1)
+        elif state.history.shape[1] != depth:
+            state.history = _moved(state.history, state.round, depth)
         return cls(e, made, depth)
 
     def table(self, seeds: slice, first: int, last: int) -> Arrivals:
         """The arrivals of some seeds and rounds, with a leading axis of seeds."""
         parts = [one[first:last] for one in self.arrivals[seeds]]
-        return Arrivals(
-            *(np.stack([getattr(one, name) for one in parts]) for name in Arrivals.NAMES)
-        )
+        columns = {name: np.stack([vars(one)[name] for one in parts]) for name in Arrivals.NAMES}
+        return Arrivals(**columns, reach=self.depth - 1)
 
     def step_sizes(self, rows: NDArray[np.int64]) -> tuple[int, Array]:
         """The first of these rounds, and the step sizes from there to the last of them."""
@@ -52,3 +53,11 @@ class Timeline:
             "time": np.stack([one.time for one in parts]),
             "staleness": np.stack([one.behind.mean(axis=1) for one in parts]),
         }
+
+
+def _moved(history: Array, round_: int, depth: int) -> Array:
+    """The newest models in a ring of another depth, as when a run goes on for more rounds."""
+    out = np.repeat(history[:, [round_ % history.shape[1]]], depth, axis=1)
+    for version in range(max(0, round_ - min(depth, history.shape[1]) + 1), round_ + 1):
+        out[:, version % depth] = history[:, version % history.shape[1]]
+    return out

@@ -35,6 +35,7 @@ class Arrivals:
         row: the round whose step sizes it was made with.
         factor: what its staleness leaves of its weight.
         time: simulated time at the end of each round, (rounds,); NaN where there is none.
+        reach: by how many rounds an update may be behind, now or when the run goes on.
     """
 
     NAMES: ClassVar[tuple[str, ...]] = ("client", "base", "behind", "draw", "row", "factor", "time")
@@ -46,18 +47,14 @@ class Arrivals:
     row: Whole
     factor: Array
     time: Array
+    reach: int
 
     def __getitem__(self, rounds: slice) -> Arrivals:
         """Some of the rounds."""
         return Arrivals(
             self.client[rounds], self.base[rounds], self.behind[rounds], self.draw[rounds],
-            self.row[rounds], self.factor[rounds], self.time[rounds],
+            self.row[rounds], self.factor[rounds], self.time[rounds], self.reach,
         )  # fmt: skip
-
-    @property
-    def depth(self) -> int:
-        """How many models must be remembered, the newest included."""
-        return int(self.behind.max(initial=0)) + 1
 
 
 def late(
@@ -74,7 +71,8 @@ def late(
     factor = np.asarray(discount(behind), dtype=np.float64)
     draw = np.broadcast_to(k, client.shape).copy()
     behind = np.where(present, behind, 0)
-    return Arrivals(client, base, behind, draw, row, factor, np.full(rounds, np.nan))
+    reach = max(delay.most for delay in delays) if delays else 0
+    return Arrivals(client, base, behind, draw, row, factor, np.full(rounds, np.nan), reach)
 
 
 def arriving(
@@ -84,11 +82,11 @@ def arriving(
     """The first rounds of an asynchronous server."""
     from fedtaper.rules.events import simulate
 
-    client, base, again, time = simulate(rule, num_clients, rounds, seed)
+    client, base, again, time, reach = simulate(rule, num_clients, rounds, seed)
     behind = np.arange(rounds)[:, None] - base
     factor = np.asarray(discount(behind), dtype=np.float64)
     row = _own_count(client, num_clients) if own_clock else base
-    return Arrivals(client, base, behind, base + again * AGAIN, row, factor, time)
+    return Arrivals(client, base, behind, base + again * AGAIN, row, factor, time, reach)
 
 
 def _own_count(client: Whole, num_clients: int) -> Whole:

@@ -24,7 +24,8 @@ def simulate(rule: Asynchronous, num_clients: int, rounds: int, seed: int) -> tu
     """Arrivals of every round: clients and the rounds of their models (rounds, K), and times.
 
     The third array counts how often the client had been sent that same model before; the
-    times (rounds,) are those of the aggregations.
+    times (rounds,) are those of the aggregations. The last number says how many rounds old the
+    oldest model was that a client was working on when a round ended.
     """
     laws = rule.laws(num_clients)
     kinds = np.array([LAWS.index(law.law) for law in laws])
@@ -93,7 +94,7 @@ def _simulate(kinds, scales, shapes, on, off, buffer, rounds, seed):
     for i in range(count):
         when, arrives[i] = _start(0.0, i, 0, kinds, scales, shapes, on, off, seed)
         heapq.heappush(queue, (when, i))
-    k, filled = 0, 0
+    k, filled, reach = 0, 0, 0
     while k < rounds:
         now, i = heapq.heappop(queue)
         if arrives[i]:
@@ -104,10 +105,12 @@ def _simulate(kinds, scales, shapes, on, off, buffer, rounds, seed):
                 k, filled = k + 1, 0
         repeat[i] = repeat[i] + int(arrives[i]) if held[i] == k else 0
         held[i] = k
+        if filled == 0:
+            reach = max(reach, k - held.min())
         job[i] += 1
         when, arrives[i] = _start(now, i, job[i], kinds, scales, shapes, on, off, seed)
         heapq.heappush(queue, (when, i))
-    return client, base, again, times
+    return client, base, again, times, reach
 
 
 def waiting_times(rule: Asynchronous, num_clients: int, rounds: int, seed: int) -> Any:
