@@ -1,8 +1,9 @@
 # Two commands on a fresh machine: make demo, make test. Both set up .venv by themselves.
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: setup demo test test-flower reproduce bench clean
+.PHONY: setup demo lint test test-flower coverage reproduce bench clean
 
 setup: .venv/dev
 
@@ -10,26 +11,32 @@ setup: .venv/dev
 .venv/base: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(INSTALL) --editable .
 	touch $@
 
 .venv/dev: .venv/base constraints.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(INSTALL) --editable '.[all]' --group dev
 	touch $@
 
 demo: .venv/base
 	$(BIN)/fedtaper demo
 
-test: .venv/dev
+lint: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/repo-review .
+
+test: lint
 	$(BIN)/pytest -n auto
 
 # whole federations of processes, and their faults: about ten minutes
 test-flower: .venv/dev
 	$(BIN)/pytest -n 2 -m federation tests
+
+coverage: .venv/dev
+	$(BIN)/pytest -n auto --cov --cov-report=term
 
 reproduce: .venv/base
 	$(BIN)/fedtaper reproduce --out reproduced

@@ -596,12 +596,7 @@ def test_every_case_was_recorded(bits):
     assert sorted(bits["cases"]) == sorted(CASES)
 
 
-MARKED = [
-    pytest.param(name, marks=pytest.mark.slow) if "flower" in name else name for name in CASES
-]
-
-
-@pytest.mark.parametrize("name", MARKED)
+@pytest.mark.parametrize("name", CASES)
 def test_same_bits(name, bits, exact):
     compare(values_of(name), bits["cases"][name], exact, CASES[name][1])
 
