@@ -4,6 +4,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ from ui_client import opened, small
 
 import fedtaper as ft
 from fedtaper.cli.main import app as command
+from fedtaper.simulation import drive
+from fedtaper.storage import checkpoints
 from fedtaper.ui import jobs, serve
 
 
@@ -75,6 +78,40 @@ def test_the_command_serves_this_machine_only(tmp_path):
         finally:
             server.send_signal(signal.SIGINT)
             assert server.wait(20) == 0
+
+
+def test_a_stopped_run_says_what_it_is_and_goes_on_to_the_same_bits(page, tmp_path, monkeypatch):
+    problem = ft.LinearRegression(num_clients=2, dim=2, samples=40, feature_spread=1.0)
+    e = ft.Experiment(problem, ft.Power(0.1, 0.8), rounds=40, local_steps=2, batch_size=10)
+    real, calls = checkpoints.save_checkpoint, []
+
+    def stop(*words):
+        real(*words)
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(drive, "CHECKPOINT_SECONDS", -1.0)
+        patch.setattr("fedtaper.engines.BLOCK_SAMPLES", 200)
+        patch.setattr(checkpoints, "save_checkpoint", stop)
+        with pytest.raises(KeyboardInterrupt):
+            ft.run(e, out=tmp_path / "stopped")
+    (row,) = page.get("/api/runs").json()["runs"]
+    assert row["state"] == "unfinished" and 0 < row["round"] < row["rounds"] == 40
+    whole = ft.run(e)
+    shown = page.get("/api/run", params={"id": "stopped"}).json()
+    assert shown["round"] == list(range(1, row["round"] + 1))
+    assert shown["metrics"]["error"]["values"] == pytest.approx(
+        whole.metrics["error"][: row["round"]], rel=1e-6
+    )
+    assert shown["influence"]["groups"][0]["who"] == "clients 0 to 1"
+    assert page.post("/api/resume", json={"id": "stopped"}).status_code == 200
+    end = time.monotonic() + 60
+    while not (tmp_path / "stopped/run.npz").exists():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    np.testing.assert_array_equal(ft.load(tmp_path / "stopped").w, whole.w)
 
 
 def test_jobs_know_how_a_run_was_made(tmp_path):

@@ -33,6 +33,9 @@ def test_studio_numbers_are_the_librarys(page):
     run = ft.run(e)
     assert shown["end"]["model"] == pytest.approx(run.w[-1], rel=1e-6)
     assert shown["end"]["error"] == pytest.approx(run.metrics["error"][-1], rel=1e-6)
+    band = ft.intervals(run).model
+    assert shown["intervals"]["low"] == pytest.approx(band.low, rel=1e-5)
+    assert shown["intervals"]["high"] == pytest.approx(band.high, rel=1e-5)
     path = ft.limit_ode(e, "finite").solve()
     assert shown["end"]["ode"] == pytest.approx(path.w, rel=1e-4)
     curve = shown["influence"]

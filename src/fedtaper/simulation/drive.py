@@ -23,7 +23,8 @@ from fedtaper.storage.disk import Also, Disk, opened
 from fedtaper.storage.logs import Log
 from fedtaper.theory.stability import warn_if_unstable
 
-CHECKPOINT_SECONDS = 20.0
+CHECKPOINT_SECONDS = 20.0  # at most, between two checkpoints
+SOONEST, SHARE = 1.0, 20  # a cheap one is made sooner, so that it takes 1/20 of the time at most
 
 
 def run(
@@ -120,7 +121,7 @@ def _advance(
     """All rounds, block by block, with a checkpoint now and then and when interrupted."""
     e, each = record.e, engine.capabilities.saves_each_round
     block = 1 if each else engine.block_rounds(e, len(state.seeds))
-    saved = time.perf_counter()
+    saved, pause = time.perf_counter(), min(SOONEST, CHECKPOINT_SECONDS)
     with (
         disk.checkpoints() as checkpoints,
         log.opened(e, disk.folder, state.round) as note,
@@ -132,10 +133,13 @@ def _advance(
             record.add(first, before, session.advance(rounds))
             moved(rounds)
             note(partial(record.rows, first, state.round))
-            if stop or each or time.perf_counter() - saved > CHECKPOINT_SECONDS:
+            if stop or each or time.perf_counter() - saved > pause:
+                start = time.perf_counter()
                 session.sync()
-                checkpoints.save(record.checkpoint(state, time.perf_counter() - began), behind=each)
+                disk.describe()
+                checkpoints.save(record.checkpoint(state, start - began), behind=each)
                 saved = time.perf_counter()
+                pause = min(max(SOONEST, SHARE * (saved - start)), CHECKPOINT_SECONDS)
             if stop:
                 raise Stopped(stop[0])
 

@@ -16,6 +16,7 @@ from fedtaper.results import Run
 from fedtaper.storage import store
 from fedtaper.storage.fingerprint import Fingerprint, fingerprint
 from fedtaper.storage.resuming import standing
+from fedtaper.storage.written import to_toml
 
 Also = Callable[[Run], Mapping[str, str]]
 RECORD = ("norms", "round", "w", "updates")  # of a checkpoint; the rest is where the run stands
@@ -43,6 +44,11 @@ class Disk:
     def checkpoints(self) -> store.Checkpoints:
         """A writer of checkpoints."""
         return store.Checkpoints(self.folder, self.known)
+
+    def describe(self) -> None:
+        """Write the settings, unless they are there: an unfinished run then says what it is."""
+        if self.folder is not None and not (self.folder / store.CONFIG).is_file():
+            store.write_text(self.folder / store.CONFIG, to_toml(self.e, stored=True))
 
     def save(self, run: Run, last: dict[str, Any]) -> Run:
         """Store a finished run; ``last`` is what a checkpoint after its last round would hold."""

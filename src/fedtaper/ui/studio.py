@@ -15,6 +15,7 @@ from fedtaper.core.errors import FedtaperError, FedtaperWarning
 from fedtaper.core.schedules import Constant, Power, Schedule
 from fedtaper.experiment import Experiment
 from fedtaper.outcomes.fair import FLOOR, fair
+from fedtaper.outcomes.intervals import intervals
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.simulation.drive import run
 from fedtaper.theory.ode import limit_ode
@@ -137,7 +138,7 @@ def draw(asked: Mapping[str, Any]) -> dict[str, Any]:
     with _TURN, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         e = experiment(asked)
-        out = {"influence": _influence(e), "table": _table(e), "recipe": recipe(e)}
+        out: dict[str, Any] = {"influence": _influence(e), "table": _table(e), "recipe": recipe(e)}
         problem = cast(LinearRegression, e.problem)
         equilibria = {
             "now": problem.equilibrium(e.influence().effective),
@@ -145,6 +146,7 @@ def draw(asked: Mapping[str, Any]) -> dict[str, Any]:
         }
         path = _path(e)
         made = _simulated(e)
+        out["intervals"] = _intervals(made)
     out["equilibrium"] = {name: numbers(w) for name, w in equilibria.items()}
     out["model"], out["distance"] = _model(e, path, made, equilibria)
     out["end"] = _ends(e, path, made, equilibria)
@@ -196,6 +198,18 @@ def _simulated(e: Experiment) -> Any:
     if float(e.steps.sum()) * e.batch_size * e.rounds > SAMPLES:
         return None
     return run(e, progress=False)
+
+
+def _intervals(made: Any) -> dict[str, Any] | None:
+    """Where w*(p_n) is, as far as the fresh run can tell."""
+    if made is None or made.diverged:
+        return None
+    try:
+        found = intervals(made)
+    except FedtaperError:  # such as a run that is too short
+        return None
+    band = {"low": numbers(found.model.low), "high": numbers(found.model.high)}
+    return None if None in band["low"] else {"level": found.level, **band}
 
 
 def _model(e: Experiment, path: Any, made: Any, equilibria: Any) -> tuple[Any, Any]:

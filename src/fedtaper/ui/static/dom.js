@@ -43,18 +43,20 @@ export function ago(when) {
 }
 
 /** Run only the latest of many wishes: one at a time, those in between are dropped. */
-export function latest(work) {
+export function latest(work, busy = () => {}) {
   let running = false;
   let next = null;
   return async function ask(...wish) {
     next = wish;
     if (running) return;
     running = true;
+    busy(true);
     while (next) {
       const now = next;
       next = null;
       await work(...now);
     }
     running = false;
+    busy(false);
   };
 }

@@ -6,10 +6,16 @@ import { ago, el, latest, message, say, table } from "./dom.js";
 
 const LOGARITHMIC = /error|loss|norm|change/;
 const chosen = new Set(); // stays when another part of the page is shown
+const awaited = new Set(); // chosen before the folder has them: runs that were just started
 const SHOWN_INFLUENCE = 4;
 
 export function runs(main, words, known) {
-  if (words.get("id")) chosen.add(words.get("id"));
+  const id = words.get("id");
+  if (id) {
+    chosen.clear();
+    chosen.add(id);
+    if (!known.rows.has(id)) awaited.add(id);
+  }
   const page = new RunsPage(main, known);
   return () => page.leave();
 }
@@ -28,7 +34,7 @@ class RunsPage {
     this.changed = (event) => this.rows(event.detail);
     known.addEventListener("rows", this.changed);
     this.fetch = latest(() => this.load());
-    for (const id of chosen) if (!known.rows.has(id)) chosen.delete(id);
+    this.forget();
     if (!chosen.size && this.sorted()[0]) chosen.add(this.sorted()[0].id);
     this.list();
     this.frame();
@@ -94,10 +100,14 @@ class RunsPage {
     const moved = [...changed].some((id) => !this.lines.has(id) || !this.known.rows.has(id));
     if (moved || changed.size > 50) this.list();
     else for (const id of changed) this.relist(id);
-    for (const id of chosen) {
-      if (!this.known.rows.has(id)) chosen.delete(id);
-    }
-    if ([...changed].some((id) => chosen.has(id))) this.fetch(changed);
+    this.forget();
+    if ([...changed, ...awaited].some((id) => chosen.has(id))) this.fetch();
+  }
+
+  /** Chosen runs that are gone are not chosen any more. */
+  forget() {
+    for (const id of awaited) if (this.known.rows.has(id)) awaited.delete(id);
+    for (const id of chosen) if (!this.known.rows.has(id) && !awaited.has(id)) chosen.delete(id);
   }
 
   relist(id) {
@@ -111,6 +121,7 @@ class RunsPage {
   async load() {
     const ids = [...chosen];
     const found = await Promise.all(ids.map(async (id) => {
+      if (awaited.has(id)) return [id, { id, trouble: "", round: [], metrics: {}, influence: null }];
       try {
         return [id, await get("run", { id })];
       } catch (trouble) {
@@ -171,7 +182,7 @@ class RunsPage {
     if (row && ["finished", "diverged"].includes(row.state)) {
       buttons.push(el("a", { href: `#/audit?${new URLSearchParams({ id })}` }, "Audit"));
     }
-    const facts = row ? [`round ${progress(row)}`] : [];
+    const facts = row ? [`round ${progress(row)}`] : this.known.failed[id] ? [] : ["Starting…"];
     if (row?.clients) facts.push(`${row.clients} ${row.clients === 1 ? "client" : "clients"}`);
     if (row?.seeds > 1) facts.push(`${row.seeds} seeds: median, 10 to 90 %`);
     return el("div", { class: "head" }, this.details.size > 1 ? el("strong", {}, id) : null,
@@ -215,7 +226,7 @@ class RunsPage {
         one.events.map((event) => [event.round, event.site || "server", event.kind, event.why])));
     }
     const facts = Object.entries(one.provenance ?? {});
-    if (facts.length) parts.push(fold("Where it comes from", table("Provenance", ["", ""], facts)));
+    if (facts.length) parts.push(fold("Where it comes from", table("Provenance", ["what", "value"], facts)));
     if (one.settings) parts.push(fold("Settings (TOML)", el("pre", { tabindex: "0" }, one.settings)));
     if (one.log) parts.push(fold("Output", el("pre", { tabindex: "0" }, one.log)));
     const open = new Set([...this.after.querySelectorAll("details[open] summary")].map((s) => s.textContent));

@@ -30,7 +30,7 @@ class StudioPage {
     } catch (trouble) {
       return void this.right.append(message(trouble.message, "trouble"));
     }
-    this.ask = latest(() => this.draw());
+    this.ask = latest(() => this.draw(), (busy) => this.right.setAttribute("aria-busy", String(busy)));
     kept ??= structuredClone(Object.values(offered.presets)[0]);
     this.panel = new Panel(this.left, offered, kept, () => this.ask());
     this.left.append(this.out());
@@ -103,7 +103,6 @@ class StudioPage {
     }
     if (this.gone) return;
     this.found = found;
-    this.right.dataset.drawn = String(Number(this.right.dataset.drawn ?? 0) + 1);
     this.source.textContent = found.recipe.toml;
     this.notes.replaceChildren(...found.notes.map((text) => message(text)));
     this.ends.replaceChildren(ends(found));
@@ -135,8 +134,11 @@ function ends(found) {
     ["Its distance to w*(p_n)", format(end.error ?? null)],
     ["Its distance to w*(p)", format(end.error_limit ?? null)],
   ];
-  for (const [name, text] of Object.entries(found.intervals?.rows ?? {})) rows.push([name, text]);
-  return table("Where the model ends", [`At n = ${end.n.toLocaleString("en")}`, ""], rows, [1]);
+  const band = found.intervals;
+  band?.low.forEach((low, j) => rows.push([
+    `${Math.round(band.level * 100)} % interval for coordinate ${j + 1} of w*(p_n), from the simulation`,
+    `${format(low)} to ${format(band.high[j])}`]));
+  return table("Where the model ends", [`At n = ${end.n.toLocaleString("en")}`, "value"], rows, [1]);
 }
 
 function clients(rows) {
