@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from fedtaper.cli.terminal import console, errors, table
+from fedtaper.cli.terminal import console, give, status, table
 from fedtaper.problems.data.sources import FOLDER_VARIABLE
 from fedtaper.show.report import report as write_report
 
@@ -61,18 +61,17 @@ def reproduce(
     if list_:
         table("", ["claim", "statement"], [[c.id, c.statement] for c in chosen], left=2)
         return
-    with errors.status("") as status:
+    with status() as shown:
         options = {"data_set": data_set, "device": device} if images else {}
         if ray is not None:
             from fedtaper.paper.cluster import reproduce_on_ray
 
             rows = reproduce_on_ray(
-                chosen, out, ray, seeds=seeds, options=options, resume=resume, say=status.update
+                chosen, out, ray, seeds=seeds, options=options, resume=resume, say=shown.update
             )
         else:
-            rows = judge(
-                chosen, out, seeds=seeds, options=options, resume=resume, say=status.update
-            )
+            rows = judge(chosen, out, seeds=seeds, options=options, resume=resume, say=shown.update)
+    give(folder=out, claims=rows)
     table(
         "",
         ["claim", "verdict", "what was found", "seconds"],
@@ -96,7 +95,9 @@ def report(
 
     Example: fedtaper report runs/case3 reproduced --out report.html
     """
-    console.print(f"Written: {write_report(sources, out, figures=figures)}", highlight=False)
+    page = write_report(sources, out, figures=figures)
+    give(report=page)
+    console.print(f"Written: {page}", highlight=False)
     if figures is not None:
         console.print(f"Figures: {figures}", highlight=False)
 

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from fedtaper.cli.simulation import show_run
-from fedtaper.cli.terminal import console, errors
+from fedtaper.cli.terminal import console, give, status
 
 PORT, PUBLIC_PORT = 8000, 9443
 FEW = 5  # files that are named in a line
@@ -70,17 +70,18 @@ def _rehearse(
 ) -> None:
     from fedtaper.deploy.local import LocalFederation
 
-    with errors.status("") as status:
+    with status() as shown:
         rehearsal = LocalFederation(
             file,
             out,
-            say=lambda text: status.update(escape(text)),
+            say=lambda text: shown.update(escape(text)),
             sites=sites,
             port=port,
             resume=resume,
         )
         with rehearsal as running:
             made = running.run(seconds)
+    give(folder=rehearsal.run_folder)
     show_run(made)
     _say(f"Stored in {rehearsal.run_folder}; logs in {out}.")
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fedtaper.auditing import audit as audit_run
-from fedtaper.cli.terminal import console, table
+from fedtaper.cli.terminal import console, give, table
 from fedtaper.core.errors import AssumptionWarning, FedtaperError
 from fedtaper.planning.plan import RULES
 from fedtaper.planning.plan import plan as make_plan
@@ -77,6 +78,7 @@ def audit(
     """
     found = audit_run(store.load(run), seed=seed, level=level)
     head, *rows = found.rows()
+    give(rounds=found.rounds, n=found.n, clients=[asdict(c) for c in found.clients])
     table(found.title, head, rows, left=2)
     for note in found.remarks():
         console.print(note, highlight=False, soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import signal
 import sys
 import warnings
@@ -13,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from fedtaper.cli import claims, engines, federation, influence, outcomes, simulation, theory, ui
-from fedtaper.cli.terminal import console, show_error, show_warning
+from fedtaper.cli.terminal import console, show_error, show_warning, speaking
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.version import __version__
 from fedtaper.simulation.progress import Stopped
@@ -27,13 +28,18 @@ app = typer.Typer(
 )
 
 
+QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and warnings only.")]
+JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")]
+
+
 def told(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with a user's mistake told in one line and exit code 2."""
+    """The command with --quiet and --json; a user's mistake is one line and exit code 2."""
 
     @wraps(command)
-    def run(*words: Any, **options: Any) -> None:
+    def run(*words: Any, quiet: bool = False, as_json: bool = False, **options: Any) -> None:
         try:
-            command(*words, **options)
+            with speaking(quiet, as_json):
+                command(*words, **options)
         except FedtaperError as problem:
             show_error(str(problem))
             sys.exit(2)
@@ -49,6 +55,18 @@ def told(command: Callable[..., None]) -> Callable[..., None]:
             show_error(f"{problem.filename or 'output'}: {problem.strerror or problem}")
             sys.exit(2)
 
+    return run if command is ui.ui else _with_options(run, command)  # a page has no result
+
+
+def _with_options(run: Any, command: Callable[..., None]) -> Callable[..., None]:
+    """The wrapped command, with the two options added to what Typer reads."""
+    own = inspect.signature(command, eval_str=True)
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+        for name, kind in (("quiet", QUIET), ("as_json", JSON))
+    ]
+    run.__signature__ = own.replace(parameters=[*own.parameters.values(), *more])
+    run.__annotations__ = {p.name: p.annotation for p in run.__signature__.parameters.values()}
     return run
 
 

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from fedtaper.cli.terminal import console, show, table
+from fedtaper.cli.terminal import console, give, output, show, table
 from fedtaper.core.schedules import Constant, Power
 from fedtaper.experiment import Experiment
 from fedtaper.results import Run
 from fedtaper.rules import presets
+from fedtaper.show.labels import metrics
 from fedtaper.show.report import report, sentences
 from fedtaper.simulation.drive import run as simulate
 from fedtaper.storage import store
@@ -56,7 +57,7 @@ def run(
     written = read_log(file) or Log()
     log = Log(tensorboard or written.tensorboard, mlflow or written.mlflow)
     how: dict[str, Any] = {"resume": resume, "thin": thin, "updates": updates}
-    how["log"] = None if log == Log() else log
+    how |= {"log": None if log == Log() else log, "progress": output.progress}
     if engine == "flower" and seeds is None:
         from fedtaper.deploy.simulated import run_file
 
@@ -64,6 +65,7 @@ def run(
     else:
         how["keep_data"] = keep_data
         made = simulate(read_toml(file), seeds=chosen, out=folder, engine=engine, **how)
+    give(folder=folder)
     show_run(made)
     console.print(f"Stored in {folder}. A page about it: fedtaper report {folder}", highlight=False)
     if made.diverged:
@@ -75,14 +77,25 @@ def show_run(made: Run) -> None:
     if made.diverged:
         for text in sentences(made):
             show("diverged:", text, "red")
+    many = len(made.seeds) > 1
     if len(made.round):
         rows = [
-            [name, *(f"{q:.4g}" for q in _quantiles(values[..., -1]))]
-            for name, values in made.metrics.items()
+            [name, *(f"{q:.4g}" for q in _quantiles(values[..., -1])[: 3 if many else 1])]
+            for name, values in metrics(made).items()
         ]
-        head = [f"round {made.round[-1]:,}", "median", "10 %", "90 %"]
-        table(f"{len(made.seeds)} seed(s), {made.seconds:.2f} s, {made.engine} engine", head, rows)
+        head = [f"round {made.round[-1]:,}", *(["median", "10 %", "90 %"] if many else ["value"])]
+        seeds = f"{len(made.seeds)} seeds" if many else f"seed {made.seeds[0]}"
+        table(f"{seeds}, {made.seconds:.2f} s, {made.engine} engine", head, rows)
     e = made.experiment
+    give(
+        rounds=int(made.round[-1]) if len(made.round) else 0,
+        seeds=made.seeds,
+        seconds=made.seconds,
+        engine=made.engine,
+        metrics={n: v[..., -1] for n, v in made.metrics.items() if v.shape[-1]},
+        influence={"now": e.influence().effective, "limit": e.limit_influence},
+        diverged=[vars(d) for d in made.diverged],
+    )
     table(
         "Influence",
         ["clients", "step size", f"at n = {e.rounds * e.period:,}", "in the limit"],
@@ -116,7 +129,7 @@ def demo(
         store.clear(folder)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", StabilityWarning)
-            found = simulate(experiment, seeds=range(seeds), out=folder)
+            found = simulate(experiment, seeds=range(seeds), out=folder, progress=output.progress)
         made.append(found)
         rows.append(_demo_row(name, found))
     table(
@@ -128,15 +141,15 @@ def demo(
         "\np_n, p: the largest influence among the clients after the first, at this horizon and in "
         "the limit. to w*(p_n), to w*(p): distance of the final model to the optimum of these "
         "influences. late/early: error of the last tenth of the rounds over that of the second "
-        "tenth; about 0.5 while it settles, 1 if it oscillates for ever.",
+        "tenth; about 0.5 while it settles, 1 if it keeps oscillating.",
         highlight=False,
     )
     page = report(made, out / "report.html")
+    give(report=page)
     console.print(
-        f"\nReport: {page} ({time.perf_counter() - began:.0f} s). Open it in a browser: for each "
-        "run what it shows in words, its curves with bands over the seeds, each client's "
-        "influence, and the settings. Next, the paper's nine regression claims, judged from "
-        "data: fedtaper reproduce",
+        f"\nReport: {page} ({time.perf_counter() - began:.0f} s). Open it in a browser: a summary "
+        "in words, one comparison, curves to zoom and hide, and for each run its influence and "
+        "settings. Next, the paper's nine regression claims, judged from data: fedtaper reproduce",
         highlight=False,
     )
 

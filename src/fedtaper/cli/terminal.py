@@ -1,16 +1,123 @@
-"""Tables, warnings and errors in a terminal."""
+"""What commands print: tables and words, nothing (--quiet), or JSON (--json)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from fedtaper.core.errors import FedtaperError
+
+_NUMBER = re.compile(r"[-+]?[\d,]*\.?\d+(e[-+]?\d+)?$", re.IGNORECASE)
+
+
+@dataclass
+class Output:
+    """How the command now running speaks, and what it has said so far where that is JSON."""
+
+    quiet: bool = False
+    json: bool = False
+    given: dict[str, Any] = field(default_factory=dict)
+    tables: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def progress(self) -> bool | None:
+        """What ``progress`` of ``ft.run`` is to be: none where nothing is printed."""
+        return False if self.quiet or self.json else None
+
+
+output = Output()
+
+
+class _Console(Console):
+    def print(self, *objects: Any, **how: Any) -> None:
+        """Print, keep for the JSON, or say nothing."""
+        if output.json:
+            output.notes += [o.strip() for o in objects if isinstance(o, str) and o.strip()]
+        elif not output.quiet:
+            super().print(*objects, **how)
+
+
 # without markup: what is printed holds paths and names, in which [brackets] are brackets
-console = Console(markup=False)
+console = _Console(markup=False)
 errors = Console(stderr=True, markup=False)
+
+
+@contextmanager
+def speaking(quiet: bool, as_json: bool) -> Iterator[None]:
+    """For the time of one command: print as usual, only errors, or one JSON object at its end."""
+    output.__init__(quiet, as_json)  # type: ignore[misc]
+    try:
+        yield
+    except (FedtaperError, OSError) as problem:
+        output.given["error"] = " ".join(str(problem).split())
+        raise
+    finally:
+        if as_json:
+            said = {"tables": output.tables, "notes": output.notes}
+            print(json.dumps(_plain(output.given | said), indent=2, allow_nan=False))
+        output.__init__()  # type: ignore[misc]
+
+
+def give(**values: Any) -> None:
+    """Exact values for ``--json``, beside the tables."""
+    output.given |= values
+
+
+class _Silent:
+    def update(self, text: Any) -> None:
+        """Nobody reads it."""
+
+
+@contextmanager
+def status() -> Iterator[Any]:
+    """A line that says what goes on, on standard error; its ``update`` changes it."""
+    if output.quiet or output.json:
+        yield _Silent()
+        return
+    with errors.status("") as shown:
+        yield shown
+
+
+def _plain(value: Any) -> Any:
+    """The same in JSON's own kinds; what is not finite becomes null."""
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return str(value) if isinstance(value, Path) else value
+
+
+def _cell(text: Any) -> Any:
+    """A table's cell: a number where it is one."""
+    plain = str(text)
+    if not _NUMBER.match(plain):
+        return plain
+    number = float(plain.replace(",", ""))
+    return int(number) if number == int(number) and "e" not in plain.lower() else number
+
+
+def _keys(head: Sequence[str]) -> list[str]:
+    """The heads of the columns, each once: the second "estimated" is "estimated 2"."""
+    out: list[str] = []
+    for number, name in enumerate(head):
+        key = name.strip() or f"column {number + 1}"
+        out.append(f"{key} {out.count(key) + 1}" if key in out else key)
+    return out
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> None:
@@ -23,8 +130,13 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]], left: 
             overflow="fold",
             no_wrap=number == 0 or number >= left,
         )
-    for row in rows:
+    found = [list(row) for row in rows]
+    for row in found:
         made.add_row(*row)
+    if output.json:
+        keys = _keys(head)
+        kept = [dict(zip(keys, map(_cell, row), strict=True)) for row in found]
+        output.tables.append({"title": title.strip(), "rows": kept})
     console.print(made)
 
 

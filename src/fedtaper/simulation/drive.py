@@ -131,7 +131,7 @@ def _advance(
             rounds, first = min(block, e.rounds - state.round), state.round
             before = state.w.copy() if record.w is not None else None
             record.add(first, before, session.advance(rounds))
-            moved(rounds)
+            moved(rounds, record.newest)
             note(partial(record.rows, first, state.round))
             if stop or each or time.perf_counter() - saved > pause:
                 start = time.perf_counter()

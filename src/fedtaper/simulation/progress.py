@@ -1,12 +1,15 @@
-"""What a long run shows and hears: a progress bar, Ctrl-C."""
+"""What a long run shows and hears: how far it is, how fast, and where it stands; Ctrl-C."""
 
 from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+LOOK = 0.3  # seconds between two looks at the numbers
 
 
 class Stopped(KeyboardInterrupt):
@@ -44,11 +47,19 @@ def interrupts() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+Newest = Callable[[], str]  # the newest round's numbers, in words
+Moved = Callable[[int, Newest], None]
+
+
 @contextmanager
-def bar(total: int, done: int, wanted: bool | None) -> Iterator[Callable[[int], None]]:
-    """A function that moves the bar on by so many rounds; nothing is drawn if not wanted."""
+def bar(total: int, done: int, wanted: bool | None) -> Iterator[Moved]:
+    """A function that moves the bar on by so many rounds; nothing is drawn if not wanted.
+
+    It shows the round, the rate, the time left and the newest numbers, which are asked for
+    a few times a second only.
+    """
     if wanted is False:
-        yield lambda rounds: None
+        yield lambda rounds, newest: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -56,12 +67,38 @@ def bar(total: int, done: int, wanted: bool | None) -> Iterator[Callable[[int], 
     console = Console(stderr=True)
     shown = console.is_terminal if wanted is None else wanted
     with Progress(
-        TextColumn("round {task.completed:.0f} / {task.total:.0f}"),
-        BarColumn(),
+        TextColumn("round {task.completed:,.0f}/{task.total:,.0f}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[newest]}", markup=False),
         console=console,
         transient=True,
         disable=not shown,
     ) as progress:
-        task = progress.add_task("", total=total, completed=done)
-        yield lambda rounds: progress.advance(task, rounds)
+        task = progress.add_task("", total=total, completed=done, rate="", newest="")
+        looked = -LOOK
+
+        def moved(rounds: int, newest: Newest) -> None:
+            nonlocal looked
+            progress.advance(task, rounds)
+            if shown and time.monotonic() - looked >= LOOK:
+                looked = time.monotonic()
+                progress.update(task, rate=rate(progress.tasks[0].speed), newest=newest())
+
+        yield moved
+
+
+def rate(speed: float | None) -> str:
+    """Rounds per second in words, or seconds per round where they are slow.
+
+    >>> rate(1234.5), rate(0.04), rate(None)
+    ('1,234 rounds/s', '25 s/round', '')
+    """
+    if not speed:
+        return ""
+    return f"{speed:,.3g} rounds/s" if 1 <= speed < 1000 else _far(speed)
+
+
+def _far(speed: float) -> str:
+    return f"{speed:,.0f} rounds/s" if speed >= 1000 else f"{1 / speed:,.3g} s/round"

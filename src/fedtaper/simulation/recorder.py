@@ -16,6 +16,7 @@ from fedtaper.experiment import Experiment
 from fedtaper.results import Divergence, Run
 from fedtaper.theory.clock import OdeClock
 
+WATCHED = ("error", "test_accuracy", "accuracy", "test_loss", "train_accuracy", "train_loss")
 KEEP_BYTES = 2**30  # what a run may keep in memory before its record is thinned
 Array = NDArray[np.float64]
 
@@ -69,6 +70,22 @@ class Recorder:
             (int(self.round[low + j]), {name: float(v[j]) for name, v in middle.items()})
             for j in range(high - low)
         ]
+
+    def newest(self) -> str:
+        """The newest recorded round in words: who answered, and the metric to watch."""
+        known = [name for name in self.metrics if name not in ("answered", "seconds")]
+        shown = next((name for name in WATCHED if name in known), known[0] if known else None)
+        parts = []
+        for name in ("answered", shown):
+            if name not in self.metrics:
+                continue
+            values = self.metrics[name]
+            at = np.flatnonzero(np.isfinite(values).any(axis=0))
+            if at.size:
+                middle = float(np.nanmedian(values[:, at[-1]]))
+                text = f"{middle:.4g} answered" if name == "answered" else f"{name} {middle:.4g}"
+                parts.append(text.replace("_", " "))
+        return ", ".join(parts)
 
     def _room_for_updates(self, width: int) -> Array:
         if self.updates is None:

@@ -1,0 +1,111 @@
+"""What commands print: words, nothing, or JSON; and what a long run shows."""
+
+import json
+
+import numpy as np
+import pytest
+from small_file import FILE
+from typer.testing import CliRunner
+
+import fedtaper as ft
+from fedtaper.cli import terminal
+from fedtaper.cli.main import app
+from fedtaper.simulation import progress
+from fedtaper.simulation.recorder import Recorder
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "e.toml").write_text(FILE)
+    return tmp_path
+
+
+def call(*words):
+    return CliRunner().invoke(app, [str(w) for w in words])
+
+
+def test_json_holds_what_the_run_holds(folder):
+    done = call("run", "e.toml", "--json", "--updates")
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    run = ft.load("runs/e")
+    assert said["folder"] == "runs/e" and said["rounds"] == 30 and said["seeds"] == [0]
+    for name, values in run.metrics.items():
+        assert said["metrics"][name] == values[-1]
+    assert said["influence"]["now"] == run.experiment.influence().effective.tolist()
+    assert said["diverged"] == [] and "error" not in said
+    table = said["tables"][0]["rows"]
+    assert {row["round 30"] for row in table} == set(run.metrics) - {"seconds"}
+    found = json.loads(call("audit", "runs/e", "--json").stdout)
+    assert [c["verdict"] for c in found["clients"]] == [c.verdict for c in ft.audit(run).clients]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", 1, 0.1, "--rounds", 50, "--local-steps", 5),
+        ("check", "e.toml"),
+        ("forecast", "e.toml", "--n", "1e6"),
+        ("engines",),
+        ("reproduce", "--list"),
+        ("new", "mine"),
+    ],
+)
+def test_every_command_has_json_and_quiet(folder, words):
+    said = json.loads(call(*words, "--json").stdout)
+    assert said["tables"] or said["notes"]
+    if words[0] == "new":
+        return
+    done = call(*words, "--quiet")
+    assert done.exit_code == 0 and done.stdout == ""
+    assert call(*words).stdout.strip()  # and neither stays on
+
+
+def test_a_mistake_is_in_the_json_and_a_diverged_run_is_no_mistake(folder):
+    done = call("run", "none.toml", "--json")
+    assert done.exit_code == 2 and "none.toml" in json.loads(done.stdout)["error"]
+    bad = FILE.replace("c = 0.1\ndelta = 0.8", "a = 50.0").replace("rounds = 30", "rounds = 3000")
+    (folder / "bad.toml").write_text(bad)
+    with pytest.warns(ft.StabilityWarning):
+        done = call("run", "bad.toml", "--json")
+    said = json.loads(done.stdout)
+    assert done.exit_code == 1 and said["diverged"][0]["seed"] == 0 and "error" not in said
+
+
+def test_cells_become_numbers(capsys):
+    with terminal.speaking(quiet=False, as_json=True):
+        terminal.table("T", ["", "a", "a"], [["x", "1,000", "0.5 [0.1, 0.9]"]])
+        terminal.give(values=np.array([1.0, np.nan]))
+    said = json.loads(capsys.readouterr().out)
+    assert said["tables"][0]["rows"] == [{"column 1": "x", "a": 1000, "a 2": "0.5 [0.1, 0.9]"}]
+    assert said["values"] == [1.0, None]
+
+
+def test_progress_asks_for_the_numbers_now_and_then(capsys):
+    asked = []
+
+    def newest():
+        asked.append(1)
+        return "error 0.5"
+
+    with progress.bar(1000, 0, True) as moved:
+        for _ in range(1000):
+            moved(1, newest)
+    assert 1 <= len(asked) < 100
+    with progress.bar(10, 0, False) as moved:
+        moved(1, newest)
+
+
+def test_the_newest_numbers_in_words(tiny):
+    e = ft.Experiment(tiny, ft.Power(0.1, 0.8), rounds=4, local_steps=2, batch_size=5)
+    record = Recorder(e, np.array([0]), False, 1)
+    assert record.newest() == ""
+    record.metrics = {
+        "answered": np.array([[3.0, 2.0, np.nan, np.nan]]),
+        "test_accuracy": np.array([[0.5, 0.8234567, np.nan, np.nan]]),
+        "seconds": np.array([[1.0, 1.0, np.nan, np.nan]]),
+    }
+    assert record.newest() == "2 answered, test accuracy 0.8235"
+    record.metrics = {"auc": np.array([[0.25, np.nan, np.nan, np.nan]])}
+    assert record.newest() == "auc 0.25"
