@@ -1,4 +1,4 @@
-"""Say how much each client shall count; get the step sizes that do it.
+"""Say how much each client should count; get the step sizes that do it.
 
 python examples/plan.py
 """
@@ -10,7 +10,7 @@ import numpy as np
 import fedtaper as ft
 
 # Three hospitals with unequal data: the server weighs by samples, one of them is often away.
-# The small one shall count as much as the large ones all the same.
+# The small one should count as much as the large ones all the same.
 plan = ft.plan(
     "equal effective influence",
     rounds=100,

@@ -103,7 +103,7 @@ def audit(
 
 
 class Auditor:
-    """The same, a round at a time: keeps O(clients) numbers a round seen.
+    """The same, a round at a time: keeps O(clients) numbers per round seen.
 
     >>> import fedtaper as ft
     >>> auditor = Auditor([ft.Power(0.1, 0.76)] * 3, quadratic=True)

@@ -23,7 +23,7 @@ SETTINGS = ("local_steps", "local_epochs", "batch_size", "clock", "participation
 def plan(
     target: Annotated[
         list[str],
-        typer.Argument(help=f"Numbers, one a client (1 0.1 0.1), or rules: {RULES}."),
+        typer.Argument(help=f"Numbers, one per client (1 0.1 0.1), or rules: {RULES}."),
     ],
     rounds: Annotated[int, typer.Option(min=1, help="The horizon.")],
     file: Annotated[
@@ -34,7 +34,7 @@ def plan(
     samples: Annotated[str | None, typer.Option(help="Samples of each: 500,1000,500.")] = None,
     local_steps: Annotated[int | None, typer.Option(min=1, help="Updates a round.")] = None,
     local_epochs: Annotated[int | None, typer.Option(min=1, help="Or epochs a round.")] = None,
-    participation: Annotated[str | None, typer.Option(help="One rate, or one a client.")] = None,
+    participation: Annotated[str | None, typer.Option(help="One rate, or one per client.")] = None,
     clock: Annotated[str | None, typer.Option(help="update, epoch or round.")] = None,
     c: Annotated[float, typer.Option(help="The largest scale c.")] = 0.1,
     delta: Annotated[float, typer.Option(help="The taper of clients that do not fade.")] = 0.76,

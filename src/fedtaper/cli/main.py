@@ -1,4 +1,4 @@
-"""The ``fedtaper`` command: which commands there are, and how their mistakes are told."""
+"""The ``fedtaper`` command: which commands there are, and how mistakes are reported."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def influence(schedules: Sequence[Schedule], n: ArrayLike | None = None) -> NDAr
     .. math:: p^{(i)} = \lim_n a_n^{(i)} / a_n^{(1)}, \qquad p_n^{(i)} = a_n^{(i)} / a_n^{(1)}
 
     Args:
-        schedules: one a client. The reference, the paper's client 1, is found: whoever has
+        schedules: one per client. The reference, the paper's client 1, is found: whoever has
             the largest step sizes in the limit.
         n: a clock value or an array of them; without it, the limit. With an array of shape
             s the result has shape (*s, clients). At finite n an influence may exceed 1: a
@@ -65,7 +65,7 @@ def checked_schedules(schedules: Sequence[Schedule] | Schedule) -> list[Schedule
             f"schedules must be one per client, such as Power(c=0.1, delta=0.76), not {schedules!r}"
         ) from None
     if not found:
-        raise FedtaperError("no schedules: give one a client, such as Power(c=0.1, delta=0.76)")
+        raise FedtaperError("no schedules: give one per client, such as Power(c=0.1, delta=0.76)")
     for i, s in enumerate(found):
         if not isinstance(s, Schedule):
             raise FedtaperError(f"schedule {i} is {s!r}; it must be a Power or a Constant")
@@ -115,7 +115,7 @@ def effective_influence(
     """Effective influence at clock n, with its factors apart.
 
     Args:
-        schedules: one a client.
+        schedules: one per client.
         n: the clock value.
         local_steps: each client's own number of local updates in a round.
         server_weight: the server's weight of each client (default: equal).

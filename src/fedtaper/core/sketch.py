@@ -14,7 +14,7 @@ def sketch(updates: Array) -> Array:
 
     Each number is a sum of entries with random signs. A linear map keeps what the audit uses,
     linear relations between updates, exactly, and angles well enough; so an auditor keeps
-    O(clients) numbers a round, however large the model. Small updates are left as they are.
+    O(clients) numbers per round, however large the model. Small updates are left as they are.
     """
     dim = updates.shape[-1]
     if dim <= SKETCH:

@@ -42,7 +42,7 @@ WITNESSES = ("updates", "norms")
 
 
 class Table:
-    """Looks as columns, a row a client of a federation at a round with a witness."""
+    """Looks as columns, one row per client of a federation at a round with a witness."""
 
     def __init__(self, found: Iterable[Look]) -> None:
         rows = [row for look in found for row in _rows(look)]

@@ -132,7 +132,7 @@ def image_run(study: Study, case: Case) -> Run:
 
 
 def over_seeds(study: Study, case: Case) -> list[Run]:
-    """The case's runs, one a seed."""
+    """The case's runs, one per seed."""
     sizes = setup(study)
     count = min(study.seeds, sizes.rare_seeds if case.split == "rare" else sizes.seeds)
     seeds = range(sizes.first_seed, sizes.first_seed + count)

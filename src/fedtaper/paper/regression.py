@@ -131,14 +131,14 @@ def judge_vanishing(study: Study, case: int) -> Outcome:
         study, Setting(schedules=make(c)), f"r{case}-nearest.png", f"the others at {c:g}/n"
     )
     summary = (
-        f"At n = {HORIZON:,} the clients that shall vanish still have influence {gap:.3g}. The "
+        f"At n = {HORIZON:,} the clients meant to vanish still have influence {gap:.3g}. The "
         f"model ends {np.median(found.final_error):.3f} from w*(p_n), the optimum of the "
         f"influences at that n, and {np.median(found.final_error_limit):.2f} from w*(p)."
     )
     nearest = (
         f"the others at {c:g}/n end {np.median(shown.final_error_limit):.3f} from w*(p) at the "
         f"same horizon; with the paper's own step sizes influence 0.01 needs n = {n_needed:.1e}, "
-        f"and the ODE with p_n foretells a distance of {np.median(far):.3f} at n = {FAR:.0e}"
+        f"and the ODE with p_n predicts a distance of {np.median(far):.3f} at n = {FAR:.0e}"
     )
     verdict: Verdict = "not-with-these-settings"
     if at_limit.passed:
@@ -293,7 +293,7 @@ def judge_r9(study: Study) -> Outcome:
         for b, found in literal.items()
     )
     summary = (
-        f"At the paper's constant {LITERAL} every seed of every baseline leaves the finite numbers "
+        f"At the paper's constant {LITERAL} every seed of every baseline diverges "
         f"(step size times curvature is above 2). At 0.05 FedAvg stays at a distance of "
         f"{np.median(stable['fedavg', 0.05].late_error):.2f} for ever; tapering takes it to "
         f"{np.median(tapering['fedavg'].late_error):.3f} and on."
@@ -335,7 +335,7 @@ CLAIMS = (
         "R2",
         "p = (1, 0.5, 0, ...): two clients alone decide the optimum.",
         "Final distance to w*(p), and to w*(p_n), the optimum of the influences at the last n; "
-        "distance to w*(p) that the ODE foretells for n = 1e18.",
+        "distance to w*(p) that the ODE predicts for n = 1e18.",
         "A distance to w*(p) above 0.15 in more than 5 % of seeds. If w*(p_n) is at least ten "
         "times nearer, p_n still far from p, and the ODE ends at w*(p), the horizon is the reason.",
         lambda study: judge_vanishing(study, 2),
@@ -344,7 +344,7 @@ CLAIMS = (
         "R3",
         "p = (1, 0, ...): the model converges to client 1's own optimum.",
         "Final distance to w*(p), and to w*(p_n), the optimum of the influences at the last n; "
-        "distance to w*(p) that the ODE foretells for n = 1e18.",
+        "distance to w*(p) that the ODE predicts for n = 1e18.",
         "A distance to w*(p) above 0.15 in more than 5 % of seeds. If w*(p_n) is at least ten "
         "times nearer, p_n still far from p, and the ODE ends at w*(p), the horizon is the reason.",
         lambda study: judge_vanishing(study, 3),
@@ -395,7 +395,7 @@ CLAIMS = (
         "them converge.",
         "Whether constant 0.1 stays finite; late over earlier error at constant 0.07, 0.05, 0.01 "
         "and with tapering.",
-        "Constant 0.1 leaving the finite numbers (then it does not oscillate), a constant step "
+        "Constant 0.1 diverging (then it does not oscillate), a constant step "
         "whose error keeps falling, or a tapering one whose error does not.",
         judge_r9,
     ),

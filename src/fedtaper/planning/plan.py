@@ -44,7 +44,7 @@ class Plan:
 
     @property
     def schedules(self) -> tuple[Power, ...]:
-        """One a client."""
+        """One per client."""
         return tuple(self.experiment.schedules)  # type: ignore[arg-type]
 
     @property
@@ -112,12 +112,12 @@ def plan(
     """Step sizes for the influences that are wanted at the horizon.
 
     Args:
-        target: one number a client, to scale; or client to number, the rest counting 1; or
+        target: one number per client, to scale; or client to number, the rest counting 1; or
             one or more rules as text: ``"rare client counts 10x"``, ``"client 0 counts 3x"``,
             ``"fade client 3 to 30% by round 80"``, ``"equal effective influence"``. A target
             of 0 asks a client to vanish: as fast as A2 allows.
         rounds: the horizon.
-        local_steps: updates a round, one or one a client; or ``local_epochs=``.
+        local_steps: updates per round, one or one per client; or ``local_epochs=``.
         problem: what the clients minimise; by default linear regression with ``num_clients``
             clients of ``sizes`` samples.
         num_clients: how many, if the target does not say.

@@ -200,7 +200,7 @@ def _recorded(table: dict[str, Any]) -> Recorded:
 
 
 def read_data(path: Path) -> tuple[list[np.ndarray[Any, Any]], list[np.ndarray[Any, Any]]]:
-    """Clients' arrays: an npz with x0, y0, x1, y1, ..., or a folder of CSV files, one a client.
+    """Clients' arrays: an npz with x0, y0, x1, y1, ..., or a folder of CSV files, one per client.
 
     In a CSV file each line is a sample, the last column its y; files are taken in the order
     of their names.
@@ -211,7 +211,7 @@ def read_data(path: Path) -> tuple[list[np.ndarray[Any, Any]], list[np.ndarray[A
                 np.loadtxt(file, delimiter=",", ndmin=2) for file in sorted(path.glob("*.csv"))
             ]
             if not tables:
-                raise FedtaperError(f"{path} holds no .csv file (one a client)")
+                raise FedtaperError(f"{path} holds no .csv file (one per client)")
             return [t[:, :-1] for t in tables], [t[:, -1] for t in tables]
         with np.load(path, allow_pickle=False) as found:
             count = sum(name.startswith("x") for name in found.files)

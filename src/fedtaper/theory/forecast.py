@@ -19,7 +19,7 @@ _SCAN = np.linspace(0.0, math.log(1e300), 2001)
 
 @dataclass(frozen=True)
 class Forecast:
-    """The model at clock n, as the ODE with p_n foretells it.
+    """The model at clock n, as the ODE with p_n predicts it.
 
     Attributes:
         experiment: of which experiment.

@@ -62,8 +62,8 @@ class Stability:
         if self.growth > 1:
             rounds = max(1, round(308 / math.log10(self.growth)))
             return (
-                f"{start}: the expected distance grows {self.growth:.3g}-fold a round and leaves "
-                f"the finite numbers after about {rounds} rounds; "
+                f"{start}: the expected distance grows {self.growth:.3g}-fold per round and "
+                f"diverges after about {rounds} rounds; "
                 f"use a step below {self.safe_c:.3g}"
             )
         if self.peak < 0.05:

@@ -186,7 +186,7 @@ class Session:
         return Intake(self.e, k, self.w, asked, self.moves, limit)
 
     def messages(self, sites: dict[int, Site]) -> dict[int, Message]:
-        """One message a site; they share one copy of the model."""
+        """One message per site; they share one copy of the model."""
         model = wire.packed(self.w)
         return {i: self._message(i, site, model) for i, site in sites.items()}
 
