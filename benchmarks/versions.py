@@ -16,7 +16,8 @@ HERE = Path(__file__).parents[1]
 COMMON = """
 import resource, sys
 def used():
-    own, kids = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    everyone = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    own, kids = (resource.getrusage(who) for who in everyone)
     return own.ru_utime + own.ru_stime + kids.ru_utime + kids.ru_stime
 """
 WORK = {
