@@ -9,11 +9,19 @@ import time
 
 import numpy as np
 import pytest
+from flower_loop import LoopGrid, Source
 
 import fedtaper as ft
+from fedtaper.core.protocols import Engine
 from fedtaper.deploy import processes
+from fedtaper.engines import registry
 from fedtaper.engines.flower.app import make_client_app
+from fedtaper.engines.flower.engine import ENGINE, FlowerEngine
+from fedtaper.engines.flower.federation import numbered
+from fedtaper.engines.flower.roster import Roster
+from fedtaper.engines.flower.rounds import GridEngine
 from fedtaper.engines.flower.simulation import Simulation
+from fedtaper.testing import check_engine
 
 SCHEDULES = (ft.Power(0.1, 0.76), ft.Power(0.1, 1.0), ft.Power(0.05, 0.9))
 
@@ -49,6 +57,22 @@ def test_an_exception_in_the_middle_closes_the_simulation(tiny):
     assert not ray_processes()
     with pytest.raises(ft.FedtaperError, match="has ended"):
         grid.get_node_ids()
+
+
+class LoopEngine(FlowerEngine):
+    """The rounds of a deployed server, over sites in this process."""
+
+    def open(self, experiment, state, options):
+        federation = ft.Federation(numbered(experiment.num_clients))
+        grid = LoopGrid(Source(experiment, federation))
+        roster = Roster(grid, federation, lambda *words: None)
+        return GridEngine(grid, federation, roster).open(experiment, state, options)
+
+
+def test_the_rounds_keep_the_contract_of_an_engine():
+    assert len(check_engine(LoopEngine())) >= 5
+    assert isinstance(ENGINE, Engine)
+    assert registry.get("flower") is ENGINE
 
 
 def client():

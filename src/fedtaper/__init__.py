@@ -29,6 +29,7 @@ from fedtaper.rules.behaviours import After, Copies, Idle, Noise, Tapers
 from fedtaper.rules.delays import FixedDelay, HeavyDelay, RandomDelay
 from fedtaper.rules.local import Proximal, Sgd
 from fedtaper.rules.presets import PRESETS
+from fedtaper.rules.robust import Clipped, Median, Trimmed
 from fedtaper.rules.server import Adagrad, Adam, Average, Normalised, Yogi
 from fedtaper.rules.staleness import Hinge, Polynomial, Undiscounted
 from fedtaper.show.report import report
@@ -59,6 +60,7 @@ __all__ = [
     "Average",
     "Bound",
     "ClientAudit",
+    "Clipped",
     "Constant",
     "Copies",
     "Cosine",
@@ -86,6 +88,7 @@ __all__ = [
     "LimitOde",
     "LinearRegression",
     "Log",
+    "Median",
     "Memoryless",
     "MovingRegression",
     "Noise",
@@ -109,6 +112,7 @@ __all__ = [
     "Tapers",
     "Task",
     "Tracking",
+    "Trimmed",
     "Undiscounted",
     "WarmUp",
     "Yogi",

@@ -325,6 +325,20 @@ class ServerRule(Protocol):
         ...
 
 
+@runtime_checkable
+class CombiningRule(ServerRule, Protocol):
+    """A server rule that looks at the single updates, such as a median, not only at their sum."""
+
+    def combine(self, updates: Any, weights: Any) -> Any:
+        """What ``step`` gets, from the updates of those who take part, (clients, d)."""
+        ...
+
+
+def is_combining(rule: ServerRule) -> TypeGuard[CombiningRule]:
+    """Whether the rule needs every client's update."""
+    return isinstance(rule, CombiningRule)
+
+
 @dataclass(frozen=True)
 class Capabilities:
     """What an engine can do, as data: the gate and ``fedtaper engines`` read it."""
@@ -333,6 +347,7 @@ class Capabilities:
     local_rules: frozenset[type] | None = None  # None: any rule in plain arithmetic
     server_rules: frozenset[type] | None = None
     stateful_rules: bool = False  # local rules with memory
+    combining: bool = False  # server rules that look at single updates: robust means
     updates: bool = False  # records every client's update
     behaviours: bool = False  # simulates clients that misbehave
     participation: bool = True  # clients that are absent in some rounds

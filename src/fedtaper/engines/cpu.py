@@ -28,6 +28,7 @@ from fedtaper.core.protocols import (
     Options,
     State,
     as_network,
+    is_combining,
 )
 from fedtaper.core.sketch import SKETCH, sketch
 from fedtaper.engines import KEEP_DIM
@@ -43,7 +44,9 @@ class Cpu:
     """Networks on all cores."""
 
     name = "cpu"
-    capabilities = Capabilities(problems=frozenset({"network"}), updates=True, behaviours=True)
+    capabilities = Capabilities(
+        problems=frozenset({"network"}), updates=True, behaviours=True, combining=True
+    )
 
     def check(self) -> None:
         """It runs everywhere that torch does."""
@@ -153,7 +156,8 @@ class CpuSession:
         anchor = self.w[s]
         update = torch.zeros_like(anchor)
         found = np.full((e.num_clients, 3), np.nan)
-        moves = np.zeros((e.num_clients, len(anchor))) if self.state.last is not None else None
+        keep = self.state.last is not None or is_combining(e.server)
+        moves = np.zeros((e.num_clients, len(anchor))) if keep else None
         if block.updates is not None:
             block.updates[s, k] = 0.0
         for low in range(0, len(present), self.group):
@@ -174,6 +178,9 @@ class CpuSession:
                     block.updates[s, k, i] = sketch(move.numpy().astype(np.float64))
         if moves is not None and self.state.last is not None:
             self.state.last[s] = moves
+        if moves is not None and is_combining(e.server) and len(present):
+            combined = e.server.combine(moves[present], weights[present])
+            update = torch.from_numpy(combined).to(anchor.dtype)
         self.w[s], self.memory[s] = e.server.step(anchor, update, self.memory[s])
         block.update_norms[s, k] = np.where(np.isnan(found[:, 2]), 0.0, found[:, 2])
         self._measure(block, s, k, found, float((self.w[s] - anchor).norm()))

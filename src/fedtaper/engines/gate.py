@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedtaper.core.errors import FedtaperError
-from fedtaper.core.protocols import Capabilities, Engine, Options
+from fedtaper.core.protocols import Capabilities, Engine, Options, is_combining
 from fedtaper.engines import registry
 from fedtaper.experiment import Experiment
 
@@ -28,6 +28,7 @@ ROWS = {  # the option table: a row of words per capability
     "local rules of your own": lambda c: c.local_rules is None,
     "server rules of your own": lambda c: c.server_rules is None,
     "local rules with memory": lambda c: c.stateful_rules,
+    "robust means (median, trimmed, clipped)": lambda c: c.combining,
     "records updates": lambda c: c.updates,
     "simulated misbehaviour": lambda c: c.behaviours,
     "partial participation": lambda c: c.participation,
@@ -120,18 +121,7 @@ def _objections(e: Experiment, engine: Engine, options: Options) -> Iterator[str
     kind = type(e.problem).__name__
     if e.problem.kind not in can.problems:
         yield f"the {name} engine does not run {kind}: use {_others(e, name)}"
-    if can.local_rules is not None and type(e.local) not in can.local_rules:
-        yield (
-            f"the {name} engine does not know the local rule {type(e.local).__name__}: use "
-            'engine="reference", which runs any rule'
-        )
-    if can.server_rules is not None and type(e.server) not in can.server_rules:
-        yield (
-            f"the {name} engine does not know the server rule {type(e.server).__name__}: use "
-            'engine="reference", which runs any rule'
-        )
-    if e.local.keeps != "nothing" and not can.stateful_rules:
-        yield f"the {name} engine runs no local rules with memory such as {e.local!r}"
+    yield from _rule_objections(e, engine)
     if options.updates and not can.updates:
         yield f'the {name} engine does not record updates: leave updates=False, or use device="cpu"'
     if e.behaviours and not can.behaviours:
@@ -160,6 +150,32 @@ def _objections(e: Experiment, engine: Engine, options: Options) -> Iterator[str
             f"the {name} engine runs on {', '.join(can.devices)}, not on {options.device!r}"
             + (": regression has no GPU engine" if e.problem.kind == "linear" else "")
         )
+
+
+def _rule_objections(e: Experiment, engine: Engine) -> Iterator[str]:
+    """Which of the rules the engine does not run."""
+    name, can = engine.name, engine.capabilities
+    if can.local_rules is not None and type(e.local) not in can.local_rules:
+        yield (
+            f"the {name} engine does not know the local rule {type(e.local).__name__}: use "
+            'engine="reference", which runs any rule'
+        )
+    if can.server_rules is not None and type(e.server) not in can.server_rules:
+        yield (
+            f"the {name} engine does not know the server rule {type(e.server).__name__}: use "
+            'engine="reference", which runs any rule'
+        )
+    if e.local.keeps != "nothing" and not can.stateful_rules:
+        yield f"the {name} engine runs no local rules with memory such as {e.local!r}"
+    if is_combining(e.server) and not can.combining:
+        yield f"the {name} engine keeps no single updates, which {e.server!r} needs: {_robust(e)}"
+    if is_combining(e.server) and not e.in_step:
+        yield f"{e.server!r} needs a round's updates together: leave out delays and asynchronous"
+
+
+def _robust(e: Experiment) -> str:
+    """Where robust means run."""
+    return 'use device="cpu"' if e.problem.kind == "network" else 'use engine="reference"'
 
 
 def _others(e: Experiment, name: str) -> str:

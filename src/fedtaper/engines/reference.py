@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedtaper.core.protocols import Array, Block, Capabilities, Options, State
+from fedtaper.core.protocols import Array, Block, Capabilities, Options, State, is_combining
 from fedtaper.engines import new_block, quick_rounds
 from fedtaper.engines.history import Timeline
 from fedtaper.experiment import Experiment
@@ -26,6 +26,7 @@ class Reference:
         updates=True,
         behaviours=True,
         delays=True,
+        combining=True,
     )
 
     def check(self) -> None:
@@ -103,6 +104,9 @@ def _advance_seed(e: Experiment, state: State, block: Block, s: int, rounds: int
                 state.last[s] = moves
             if block.updates is not None:
                 block.updates[s, k] = moves
+            there = present[k]
+            if is_combining(e.server) and there.any():
+                update = e.server.combine(moves[there], weights[k, there])
             w, memory = e.server.step(w, update, memory)
             trajectory[s, k] = w
     state.w[s] = w

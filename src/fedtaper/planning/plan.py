@@ -177,7 +177,7 @@ def _scales(base: Experiment, numbers: Array, start: Power) -> list[Power]:
     """Scales c that give the numbers at the horizon, the largest being the one given."""
     if base.server.erases_influence:
         raise FedtaperError(
-            "this server divides by the sums of the step sizes: every client counts the same "
+            f"{base.server!r} undoes what step sizes give: a client counts much the same "
             'whatever its steps; use Average() or Normalised(over="steps")'
         )
     stays = np.nan_to_num(numbers) > 0

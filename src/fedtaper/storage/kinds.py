@@ -16,6 +16,7 @@ from fedtaper.rules.asynchronous import Asynchronous, Duration
 from fedtaper.rules.behaviours import BEHAVIOURS
 from fedtaper.rules.delays import FixedDelay, HeavyDelay, RandomDelay
 from fedtaper.rules.local import Proximal, Sgd
+from fedtaper.rules.robust import Clipped, Median, Trimmed
 from fedtaper.rules.server import Adagrad, Adam, Average, Normalised, Yogi
 from fedtaper.rules.staleness import Hinge, Polynomial, Undiscounted
 from fedtaper.storage.names import is_import_path
@@ -29,7 +30,14 @@ SPLITS: dict[str, Any] = {
 }
 LOCAL_RULES: dict[str, Any] = {"sgd": Sgd, "proximal": Proximal}
 MEANS: dict[str, Any] = {"average": Average, "normalised": Normalised}
-SERVER_RULES: dict[str, Any] = MEANS | {"adagrad": Adagrad, "adam": Adam, "yogi": Yogi}
+SERVER_RULES: dict[str, Any] = MEANS | {
+    "adagrad": Adagrad,
+    "adam": Adam,
+    "yogi": Yogi,
+    "median": Median,
+    "trimmed": Trimmed,
+    "clipped": Clipped,
+}
 SCHEDULES: dict[str, Any] = {
     "power": Power,
     "constant": Constant,

@@ -50,8 +50,8 @@ def limit_ode(experiment: Experiment, influence: Kind = "limit") -> LimitOde:
         raise FedtaperError(f'influence must be "limit" or "finite", not {influence!r}')
     if experiment.server.rescales:
         raise FedtaperError(
-            f"the limit ODE is that of a mean of the clients' models; {experiment.server!r} "
-            "rescales every coordinate by its own history: use Average or Normalised"
+            f"the limit ODE is that of a weighted mean of the clients' models; "
+            f"{experiment.server!r} treats every coordinate apart: use Average or Normalised"
         )
     return LimitOde(experiment, influence, mean_fields(experiment.problem))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtaper.core.protocols import is_network
+from fedtaper.core.protocols import ServerRule, is_combining, is_network
 from fedtaper.core.sketch import sketch
 from fedtaper.engines.flower import wire
 from fedtaper.engines.flower.guard import Answer
@@ -15,6 +15,8 @@ from fedtaper.experiment import Experiment
 
 class Intake:
     """Adds up one round. An update is added and let go: models are large.
+
+    A server rule that combines single updates has them kept until the round is whole.
 
     ``norms`` is NaN where a site was asked and does not count, and so is its row of ``moves``,
     where updates are to be kept (networks: a sketch of them).
@@ -37,19 +39,34 @@ class Intake:
         self.norms[asked] = np.nan
         self.moves = moves
         self.told: list[dict[str, float]] = []
+        self.kept: dict[int, Any] | None = {} if is_combining(e.server) else None
         if moves is not None:
             moves[asked] = np.nan
 
     def add(self, client: int, answer: Answer) -> None:
         """One more update; the sum depends on the order, so add in that of the clients."""
         update, self.norms[client], measured = answer
-        weight = self.total.dtype.type(self.weights[client] * self._clipped(self.norms[client]))
-        for here, piece in zip(wire.cut(self.total), update, strict=True):
-            here += weight * piece
+        clipped = self._clipped(self.norms[client])
+        if self.kept is not None:
+            self.kept[client] = np.concatenate(update) * self.total.dtype.type(clipped)
+        else:
+            weight = self.total.dtype.type(self.weights[client] * clipped)
+            for here, piece in zip(wire.cut(self.total), update, strict=True):
+                here += weight * piece
         if self.moves is not None:
             whole = np.concatenate(update)
             self.moves[client] = sketch(whole) if self.network else whole
         self.told.append(measured)
+
+    def combined(self, server: ServerRule) -> Any:
+        """What the server rule steps by: the sum, or what it makes of the single updates."""
+        if self.kept is not None and is_combining(server):
+            clients = sorted(self.kept)
+            if clients:
+                updates = np.stack([self.kept.pop(i) for i in clients])
+                found = server.combine(updates, self.weights[clients])
+                self.total = np.asarray(found, dtype=self.total.dtype)
+        return self.total
 
     def _clipped(self, norm: float) -> float:
         """By what an update is scaled down."""

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedtaper.core.errors import FedtaperError
-from fedtaper.core.protocols import Block, Options, State, as_network, is_network
+from fedtaper.core.protocols import Block, Options, State, as_network, is_combining, is_network
 from fedtaper.core.sketch import SKETCH
 from fedtaper.engines import KEEP_DIM
 from fedtaper.engines.flower import CAPABILITIES, wire
@@ -81,6 +81,11 @@ class Session:
         self.notes: dict[str, float] = {}  # this round's further metrics of the server
         self.ignored: set[str] = set()  # sites whose metrics were once not taken
         self.network = is_network(experiment.problem)
+        if engine.federation.noise_multiplier and is_combining(experiment.server):
+            raise FedtaperError(
+                f"noise_multiplier is for a weighted mean, not for {experiment.server!r}: how far "
+                "one site moves it is not bounded by the clipping norm times its weight"
+            )
         self.dtype = np.dtype(np.float32 if self.network else np.float64)
         self.w = state.w[0].astype(self.dtype)
         self.memory = tuple(array[0].astype(self.dtype) for array in state.memory)
@@ -225,9 +230,10 @@ class Session:
     def _step(self, intake: Intake) -> tuple[Any, dict[str, float]]:
         """The server rule's step on the weighted sum of the updates; the absent add nothing."""
         self.answered, self.notes = intake.count, {}
-        intake.add_noise(self.federation.noise_multiplier)
         with np.errstate(over="ignore", invalid="ignore"):
-            self.w, self.memory = self.e.server.step(self.w, intake.total, self.memory)
+            total = intake.combined(self.e.server)
+            intake.add_noise(self.federation.noise_multiplier)
+            self.w, self.memory = self.e.server.step(self.w, total, self.memory)
         return intake.norms, intake.measured()
 
     def _scores(self) -> dict[str, float]:

@@ -1,0 +1,106 @@
+"""Robust means: server rules that look at the single updates, so that one client cannot decide.
+
+A weighted mean follows any single update as far as it goes. These rules bound that, and the
+price is paid in influence: step sizes give a client more influence by making its updates
+larger, and a large update is what a robust mean distrusts. ``erases_influence`` says so, and
+``docs/flower.md`` has what was measured.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from fedtaper.core.checks import check_whole
+from fedtaper.core.errors import FedtaperError
+from fedtaper.rules.server import Array, _Mean, _one_of, _shares
+
+
+class _Coordinates(_Mean):
+    """A mean taken coordinate by coordinate: no weights, so no planned influence."""
+
+    rescales: ClassVar[bool] = True  # not a weighted mean of the models: no limit ODE
+    erases_influence: ClassVar[bool] = True  # type: ignore[misc]
+
+    def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
+        """Equal shares: what a client would count if nobody stood out."""
+        return np.broadcast_to(_shares("uniform", samples), step_sums.shape)
+
+
+@dataclass(frozen=True)
+class Median(_Coordinates):
+    """The median of the clients' updates in every coordinate.
+
+    Fewer than half of the clients, whatever they send, cannot move a coordinate beyond what
+    the others sent. Clients with larger steps count no more than others.
+
+    >>> Median().combine(np.array([[1.0, 0.0], [2.0, 0.0], [1e9, 0.0]]), None)
+    array([2., 0.])
+    """
+
+    def combine(self, updates: Any, weights: Any) -> Any:
+        """The median of (clients, d) over the clients."""
+        return np.median(updates, axis=0)
+
+
+@dataclass(frozen=True)
+class Trimmed(_Coordinates):
+    """The mean of what is left in every coordinate without the ``each`` largest and smallest.
+
+    Up to ``each`` clients, whatever they send, cannot move a coordinate beyond what the others
+    sent (Yin et al. 2018). Where too few clients answer, as many are cut as leave one.
+
+    >>> Trimmed(each=1).combine(np.array([[1.0], [2.0], [3.0], [1e9]]), None)
+    array([2.5])
+    """
+
+    each: int = 1
+
+    def __post_init__(self) -> None:
+        check_whole("each", self.each)
+
+    def combine(self, updates: Any, weights: Any) -> Any:
+        """The trimmed mean of (clients, d) over the clients."""
+        cut = min(self.each, (len(updates) - 1) // 2)
+        return np.sort(updates, axis=0)[cut : len(updates) - cut].mean(axis=0)
+
+
+@dataclass(frozen=True)
+class Clipped(_Mean):
+    """The mean of updates that are scaled down to ``norm`` where they are larger.
+
+    One client moves the model by at most its weight times the norm. Without ``norm`` it is
+    the median of the round's sizes: clients with larger steps than the median client's then
+    lose what those steps would give them. With a norm above the honest sizes nothing changes.
+
+    >>> Clipped(norm=1.0).combine(np.array([[0.5], [100.0]]), np.array([0.5, 0.5]))
+    array([0.75])
+    """
+
+    norm: float | None = None
+    by: Literal["uniform", "samples"] = "uniform"
+
+    def __post_init__(self) -> None:
+        _one_of("by", self.by, ("uniform", "samples"))
+        number = isinstance(self.norm, (int, float)) and not isinstance(self.norm, bool)
+        if self.norm is not None and not (number and 0 < self.norm < math.inf):
+            raise FedtaperError(f"norm must be a finite number above 0, not {self.norm!r}")
+
+    @property
+    def erases_influence(self) -> bool:  # type: ignore[override]
+        """A norm that follows the median size caps what step sizes give."""
+        return self.norm is None
+
+    def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
+        """Equal shares, or shares of the samples."""
+        return np.broadcast_to(_shares(self.by, samples), step_sums.shape)
+
+    def combine(self, updates: Any, weights: Any) -> Any:
+        """The weighted sum of the clipped updates."""
+        sizes = np.linalg.norm(updates.astype(np.float64), axis=1)
+        limit = float(np.median(sizes)) if self.norm is None else self.norm
+        scale = np.minimum(1.0, limit / np.maximum(sizes, np.finfo(np.float64).tiny))
+        return (np.asarray(weights) * scale) @ updates
