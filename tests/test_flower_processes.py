@@ -434,11 +434,12 @@ def test_a_site_without_its_data_is_named_at_once_and_one_that_trusts_nobody_ref
             local.run(seconds=200)
         assert time.monotonic() - began < 150
         assert [e["kind"] for e in events(local.run_folder)].count("failed") == 1
-    (local.folder / "sites" / "west" / "trusted-entities.yaml").write_text(TRUST)
-    file.write_text(file.read_text() + "wait = 60.0\n")
-    with (
-        LocalFederation(file, tmp_path / "local", resume=True) as local,
-        pytest.raises(ft.FedtaperError, match="missing: west"),
-    ):
-        local.run(seconds=200)
-    assert any("cannot say who it is" in e["why"] for e in events(local.run_folder))
+        processes.stop(local.supernodes["west"])
+        (local.folder / "sites" / "west" / "trusted-entities.yaml").write_text(TRUST)
+        sent = local.folder / "app" / "first_try" / "federation.toml"
+        sent.write_text(sent.read_text() + "wait = 90.0\n")
+        local.start_site("west")
+        with pytest.raises(ft.FedtaperError, match="missing: west"):
+            local.run(seconds=300)
+    unclear = [e["site"] for e in events(local.run_folder) if e["kind"] == "unclear"]
+    assert "west" in unclear, "its node refuses what nobody signed"
