@@ -45,7 +45,8 @@ def four():
 
 def experiment(problem, rounds=40, **settings):
     chosen = {"local_steps": 3, "batch_size": 7} | settings
-    return ft.Experiment(problem, ft.Power(0.5, 0.8), rounds=rounds, **chosen)
+    schedule = ft.Power(0.5, 0.8, offset=100)
+    return ft.Experiment(problem, schedule, rounds=rounds, **chosen)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -103,7 +104,7 @@ def test_delays_by_hand(four):
             for step in range(3):
                 rows = draws.batch(0, i, k, step, 7, 200)
                 x, y = four.x[i][rows], four.y[i][rows]
-                a = 0.5 / (sent * 3 + step + 1) ** 0.8
+                a = 0.5 / (sent * 3 + step + 101) ** 0.8
                 mine -= a * x.T @ (x @ mine - y) / 7
             total += (mine - models[sent]) / 4
         models.append(models[-1] + total)
@@ -328,3 +329,29 @@ def test_a_stream_is_stored(tmp_path):
     made = ft.run(e, out=tmp_path / "run", progress=False)
     again = ft.load(tmp_path / "run")
     assert again.experiment == e and np.array_equal(again.w, made.w)
+
+
+def test_what_theory_leaves_out(four):
+    late = ft.run(experiment(four, delays=2), progress=False, updates=True)
+    with pytest.raises(ft.FedtaperError, match="in step"):
+        ft.bound(late)
+    with pytest.raises(ft.FedtaperError, match="in step"):
+        ft.noise_sums(late)
+    with pytest.warns(ft.FedtaperWarning, match="updates are late"):
+        ft.audit(late)
+    loose = ft.run(experiment(four, **KINDS["asynchronous"]), progress=False)
+    with pytest.raises(ft.FedtaperError, match="asynchronous"):
+        ft.audit(loose)
+    stream = ft.RegressionStream(num_clients=4, rho=0.9, feature_spread=1.0)
+    assert ft.check(experiment(stream))["A4"].status == "fails"
+    moving = experiment(ft.MovingRegression(stream, drift=0.1))
+    with pytest.raises(ft.FedtaperError, match="moves"):
+        ft.forecast(moving, n=100)
+
+
+def test_steps_too_large_for_the_delay():
+    problem = ft.LinearRegression(num_clients=4, samples=200, seed=1)
+    settings = {"rounds": 3, "local_steps": 5, "batch_size": 7, "delays": (0, 0, 0, 50)}
+    with pytest.warns(ft.StabilityWarning, match="delays"):
+        ft.run(ft.Experiment(problem, ft.Power(0.01, 0.8), **settings), progress=False)
+    ft.run(ft.Experiment(problem, ft.Power(0.1, 0.8, offset=3000), **settings), progress=False)

@@ -15,7 +15,7 @@ from fedtaper.auditing.records import NO_WITNESS, SIZES_ONLY, Audit, ClientAudit
 from fedtaper.auditing.replay import HeldOut
 from fedtaper.auditing.taper import Declared
 from fedtaper.auditing.traces import declared_round, from_run, trace_of
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError, warn
 from fedtaper.core.influence import checked_schedules, influence
 from fedtaper.core.schedules import Schedule
 from fedtaper.core.sketch import sketch
@@ -75,6 +75,7 @@ def audit(
     if isinstance(source, Run):
         if held_out is not None and not isinstance(held_out, HeldOut):
             raise FedtaperError("held-out losses go with arrays; for a Run pass a HeldOut")
+        _check_in_step(source)
         trace, declared_p, deltas, rounds, clock = from_run(source, schedules, seed, held_out)
     else:
         if n is None or schedules is None:
@@ -272,6 +273,20 @@ def _notes(verdict: str, found: Finding, i: int, trace: Trace) -> tuple[str, ...
 
 def _optional(values: ArrayLike | None) -> Array | None:
     return None if values is None else np.asarray(values, dtype=np.float64)
+
+
+def _check_in_step(run: Run) -> None:
+    e = run.experiment
+    if e.asynchronous is not None or e.own_clock:
+        raise FedtaperError(
+            "an audit compares each round's updates with that round's step sizes: it cannot judge "
+            "asynchronous servers and own clocks yet"
+        )
+    if e.delays is not None:
+        warn(
+            "updates are late: they were made with earlier step sizes than the audit compares them "
+            "with, so that early rounds look larger than declared"
+        )
 
 
 def _check_shapes(

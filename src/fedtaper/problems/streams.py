@@ -197,6 +197,16 @@ class RegressionStream(Quadratic):
         """A, b and the mean of y^2 of the population."""
         return population_moments(self, self.client_w)
 
+    @property
+    def x(self) -> tuple[Array, ...]:
+        """Features of samples that stand for each client's population."""
+        return tuple(self.every_sample(i)[0] for i in range(self.num_clients))
+
+    @property
+    def y(self) -> tuple[Array, ...]:
+        """Their responses."""
+        return tuple(self.every_sample(i)[1] for i in range(self.num_clients))
+
     def initial(self, seed: int) -> Array:
         """The shared model before round 1: the mean of the clients' first models."""
         rng = draws.generator(seed, _FIRST_MODEL)
@@ -310,6 +320,11 @@ class MovingRegression:
     def sizes(self) -> NDArray[np.int64]:
         """The nominal number of samples of each client."""
         return self.stream.sizes
+
+    @property
+    def curvature(self) -> Array:
+        """Each client's largest curvature: the features do not move."""
+        return self.stream.curvature
 
     @property
     def rhos(self) -> Array:

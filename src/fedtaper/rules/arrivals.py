@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.rules.asynchronous import Asynchronous
 from fedtaper.rules.delays import Delay, drawn
-from fedtaper.rules.staleness import Staleness
+from fedtaper.rules.staleness import Staleness, Undiscounted
 
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -68,10 +68,10 @@ def late(
     behind = drawn(delays, 0, rounds, seed) if delays else np.zeros((rounds, clients), np.int64)
     base = k - behind
     row = np.cumsum(present, axis=0) - present if own_clock else base
-    factor = np.asarray(discount(behind), dtype=np.float64)
+    reach = max(delay.most for delay in delays) if delays else 0
+    factor = np.asarray(discount(np.arange(reach + 1)), dtype=np.float64)[behind]
     draw = np.broadcast_to(k, client.shape).copy()
     behind = np.where(present, behind, 0)
-    reach = max(delay.most for delay in delays) if delays else 0
     return Arrivals(client, base, behind, draw, row, factor, np.full(rounds, np.nan), reach)
 
 
@@ -86,7 +86,16 @@ def arriving(
     behind = np.arange(rounds)[:, None] - base
     factor = np.asarray(discount(behind), dtype=np.float64)
     row = _own_count(client, num_clients) if own_clock else base
-    return Arrivals(client, base, behind, base + again * AGAIN, row, factor, time, reach)
+    return Arrivals(client, base, behind, drawn_by(base, again), row, factor, time, reach)
+
+
+def drawn_by(base: Any, again: Any) -> Any:
+    """The round by which a job's mini-batches are drawn: its model's, or a fresh one.
+
+    A client that is sent the same model ``again`` draws other mini-batches. The simulated server
+    and Flower's buffered one share this rule.
+    """
+    return base + again * AGAIN
 
 
 def _own_count(client: Whole, num_clients: int) -> Whole:
@@ -104,6 +113,8 @@ def mean_factors(rule: Asynchronous, num_clients: int, discount: Staleness) -> A
 
     The first tenth is left out, while the clients are still in step.
     """
+    if isinstance(discount, Undiscounted):
+        return np.ones(num_clients)
     rounds = LOOKED_AT // rule.buffer
     made = arriving(rule, num_clients, rounds, discount, False, 0)[slice(rounds // 10, None)]
     who = made.client.ravel()

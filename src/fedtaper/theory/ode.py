@@ -65,6 +65,11 @@ def mean_fields(problem: Any) -> Callable[[Array], Array]:
             "a recorded run knows its sites' sizes alone, not the gradients that the ODE is made "
             "of: load it with the problem itself, ft.load(folder, problem=...)"
         )
+    if problem.kind == "moving":
+        raise FedtaperError(
+            f"the population of {type(problem).__name__} moves, so there is no limit to go to: "
+            "see its error(run), or take its stream alone"
+        )
     if problem.dim > LARGEST:
         raise FedtaperError(
             f"a model of {problem.dim:,} parameters is too large to follow as an ODE "

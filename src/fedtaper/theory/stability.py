@@ -182,3 +182,25 @@ def warn_if_unstable(experiment: Any) -> None:
         found = stability(experiment)
         if not found.stable:
             warn(found.advice, StabilityWarning)
+        pull = late_pull(experiment)
+        if pull > np.pi / 2:
+            warn(
+                "the first steps are too large for the delays: step sizes times curvature over "
+                f"the longest delay are {pull:.3g}, above pi / 2, so the model will climb before "
+                "it settles; use a smaller c or a larger offset",
+                StabilityWarning,
+            )
+
+
+def late_pull(experiment: Any) -> float:
+    """How far the shared model's first steps would pull it within the longest delay.
+
+    The motion w' = -A w(t - tau) is stable where the largest eigenvalue of A times tau is below
+    pi / 2. Asynchronous servers, whose delays are random, are not looked at.
+    """
+    e = experiment
+    if e.delays is None:
+        return 0.0
+    rate = (e.server_weights(e.step_sums(0, 1)) * e.weighted_counts * e.step_sums(0, 1))[0]
+    a = np.tensordot(rate, e.problem.moments[0], axes=1)
+    return float(np.linalg.eigvalsh(a)[-1] * max(delay.most for delay in e.delays))

@@ -77,6 +77,11 @@ def refuse_other_rules(e: Experiment) -> None:
             "the proof's terms are computed for LinearRegression with plain local steps (Sgd) "
             "and a mean at the server (Average or Normalised)"
         )
+    if not e.in_step:
+        raise FedtaperError(
+            "the proof's terms are those of clients in step: delays, asynchronous servers and own "
+            "clocks are left out"
+        )
     if np.any(e.rates < 1):
         raise FedtaperError("the proof's terms need every client in every round: participation=1")
 

@@ -19,6 +19,7 @@ from fedtaper.engines.flower import wire
 from fedtaper.engines.flower.guard import Answer
 from fedtaper.engines.flower.roster import FIRST_PAUSE, LONGEST_PAUSE, SLOWER
 from fedtaper.engines.flower.rounds import Session
+from fedtaper.rules.arrivals import drawn_by
 
 
 class BufferedSession(Session):
@@ -28,6 +29,7 @@ class BufferedSession(Session):
         super().__init__(*words)
         self.flying: dict[str, tuple[int, int, float]] = {}  # message: client, round, deadline
         self.stale: list[int] = []
+        self.used: dict[int, tuple[int, int]] = {}  # client: round of its last update, how many
 
     def _round(self) -> tuple[Any, dict[str, float]]:
         buffer: list[tuple[int, Answer]] = []
@@ -55,6 +57,9 @@ class BufferedSession(Session):
         free = [i for i, n in enumerate(self.federation.sites) if n in here and i not in busy]
         if not free:
             return
+        k = self.state.round
+        again = {i: self.used[i][1] for i in free if i in self.used and self.used[i][0] == k}
+        self.draws = {i: drawn_by(k, count) for i, count in again.items()}
         messages = self.messages({i: here[self.federation.sites[i]] for i in free})
         end = time.monotonic() + self.federation.deadline
         for one, client in zip(self.grid.push_messages(list(messages.values())), free, strict=True):
@@ -72,12 +77,22 @@ class BufferedSession(Session):
                 del self.flying[one]
                 answer = self.checked(client, reply, round_)
                 if answer is not None:
-                    found.append((client, answer))
+                    found.append((client, self._discounted(answer, self.state.round - round_)))
+                    before, count = self.used.get(client, (-1, 0))
+                    self.used[client] = (round_, count + 1 if before == round_ else 1)
                     self.stale.append(self.state.round - round_)
             if one in self.flying and time.monotonic() > end:
                 del self.flying[one]
                 self.fault(self.state.round, client, "late", "no answer in time")
         return found
+
+    def _discounted(self, answer: Answer, staleness: int) -> Answer:
+        """What the update's staleness leaves of it."""
+        factor = float(self.e.staleness(staleness))
+        if factor == 1.0:
+            return answer
+        update = [(factor * piece).astype(piece.dtype) for piece in answer.update]
+        return answer._replace(update=update, norm=wire.norm(update))
 
     def _summed(self, buffer: list[tuple[int, Answer]]) -> Any:
         """One aggregation; a site that is there twice counts twice."""

@@ -58,9 +58,9 @@ def train(message: Message, context: Context, source: Source) -> Message:
     e = replace(e, schedules=tuple(mine))
     w = wire.joined(message.content[MODEL])
     a = e.round_step_sizes(float(order["n"]))[:, client]
-    place = (int(order["seed"]), client, int(order["round"]))
+    place = (int(order["seed"]), client, int(order.get("draw", order["round"])))
     update, measured = _updates(e, w, a, *place)
-    told: dict[str, Any] = {"round": place[2], "site": source.federation.sites[client]}
+    told: dict[str, Any] = {"round": int(order["round"]), "site": source.federation.sites[client]}
     told |= as_numbers(schedule)
     content = RecordDict(
         {

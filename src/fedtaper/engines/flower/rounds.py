@@ -78,6 +78,7 @@ class Session:
         self.moves: Any = None  # this round's updates, sketched where they are large
         self.sizes = Sizes(engine.federation, engine.earlier)
         self.faults: dict[str, str] = {}  # this round's, by site
+        self.draws: dict[int, int] = {}  # rounds to draw by, where it is not this one
         self.notes: dict[str, float] = {}  # this round's further metrics of the server
         self.ignored: set[str] = set()  # sites whose metrics were once not taken
         self.network = is_network(experiment.problem)
@@ -200,6 +201,7 @@ class Session:
         k = self.state.round
         order: dict[str, Any] = {
             "round": k,
+            "draw": self.draws.get(client, k),
             "n": float(k * self.e.period),
             "seed": int(self.state.seeds[0]),
             "samples": int(self.e.problem.sizes[client]),
