@@ -18,6 +18,7 @@ from fedtaper.outcomes.intervals import Intervals, intervals
 from fedtaper.planning.plan import Fade, Plan, plan
 from fedtaper.problems.custom import Custom
 from fedtaper.problems.data import Dirichlet, DominantClass, Iid, RareClass
+from fedtaper.problems.data.drift import LabelDrift
 from fedtaper.problems.eeg import SeizureDetection
 from fedtaper.problems.images import ImageClassification
 from fedtaper.problems.linear import LinearRegression
@@ -85,6 +86,7 @@ __all__ = [
     "ImageClassification",
     "Influence",
     "Intervals",
+    "LabelDrift",
     "LimitOde",
     "LinearRegression",
     "Log",

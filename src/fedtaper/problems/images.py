@@ -14,6 +14,7 @@ from fedtaper.core.checks import check_whole
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import ProblemKind, Unit
 from fedtaper.problems.data import SOURCES, DominantClass, ImageData, RareClass, load_images
+from fedtaper.problems.data.drift import LabelDrift
 from fedtaper.problems.data.splits import Split
 from fedtaper.problems.network import (
     Minibatches,
@@ -54,6 +55,7 @@ class ImageClassification:
             is smaller by sqrt(L) in every layer, which stalls one without normalisation.
         data_dir: a folder that holds the data set's file (else downloaded, once).
         seed: of the split (the experiment has a seed of its own for the run).
+        drift: lets the clients' class shares move with the rounds, ``LabelDrift(rounds=50)``.
 
     >>> from fedtaper import RareClass
     >>> problem = ImageClassification("digits", split=RareClass(8), model="cnn")
@@ -70,6 +72,7 @@ class ImageClassification:
     start: Literal["one", "mean"] = "one"
     data_dir: str | None = None
     seed: int = 0
+    drift: LabelDrift | None = None
     client_samples: tuple[int, ...] | None = field(default=None, repr=False, compare=False)
     kind: ClassVar[ProblemKind] = "network"
     default_clock: ClassVar[Unit] = "epoch"
@@ -167,7 +170,10 @@ class ImageClassification:
 
     def batches(self, e: Any, seed: int, client: int, round_: int) -> Minibatches:
         """One client's mini-batches and augmentations in one round."""
-        return minibatches(e, seed, client, round_, bool(self.augment))
+        order = None
+        if self.drift is not None:
+            order = self.drift.order(self.y[client], self.holdings[client], client, round_)
+        return minibatches(e, seed, client, round_, bool(self.augment), order)
 
     @cached_property
     def _tensors(self) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -180,6 +180,9 @@ def _built_in(kind: str, table: dict[str, Any], folder: Path, find: kinds.Find) 
             raise FedtaperError('[problem]: split is a table, such as { kind = "rare", rare = 6 }')
         where = "[problem] split"
         table["split"] = kinds.rule(table["split"], kinds.SPLITS, where, "the split", find)
+    if isinstance(table.get("drift"), dict):
+        what = "the drift"
+        table["drift"] = kinds.rule(table["drift"], kinds.DRIFTS, "[problem] drift", what, find)
     if data is None:
         return build(cls, table, "[problem]")
     if cls is not LinearRegression or not isinstance(data, str):

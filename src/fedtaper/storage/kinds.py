@@ -9,6 +9,7 @@ from typing import Any
 
 from fedtaper.core.errors import FedtaperError, nearest
 from fedtaper.core.schedules import Constant, Cosine, Piecewise, Power, Shaped, WarmUp
+from fedtaper.problems.data.drift import LabelDrift
 from fedtaper.problems.data.splits import Dirichlet, DominantClass, Iid, RareClass
 from fedtaper.problems.images import ImageClassification
 from fedtaper.problems.linear import LinearRegression
@@ -28,6 +29,7 @@ SPLITS: dict[str, Any] = {
     "iid": Iid,
     "dirichlet": Dirichlet,
 }
+DRIFTS: dict[str, Any] = {"label_drift": LabelDrift}
 LOCAL_RULES: dict[str, Any] = {"sgd": Sgd, "proximal": Proximal}
 MEANS: dict[str, Any] = {"average": Average, "normalised": Normalised}
 SERVER_RULES: dict[str, Any] = MEANS | {
@@ -56,7 +58,9 @@ ARRIVALS: dict[str, Any] = {
     "polynomial": Polynomial,
     "hinge": Hinge,
 }
-NESTED: dict[str, Any] = SCHEDULES | SERVER_RULES | SPLITS | BEHAVIOURS | LOCAL_RULES | ARRIVALS
+NESTED: dict[str, Any] = (
+    SCHEDULES | SERVER_RULES | SPLITS | BEHAVIOURS | LOCAL_RULES | ARRIVALS | DRIFTS
+)
 # the methods that tell what a class of the user's own is for
 METHODS = {
     "the local rule": ("direction", "step"),
