@@ -37,7 +37,7 @@ def predictions(checks: Sequence[Any], limit: float, path: Path) -> None:
         axis.semilogx(values, places, "x", ms=5, color=COLOURS[1], label="without the factor")
         axis.axvline(limit, color="#888888", linestyle="--", linewidth=1)
         axis.set(yticks=y, yticklabels=list(with_factor), xlabel="distance in standard errors")
-        axis.legend(loc="center right")
+        axis.legend(loc="lower center", bbox_to_anchor=(0.3, 1.0), ncols=2)
 
 
 def fading(shares: Lines, path: Path) -> None:
