@@ -36,9 +36,9 @@ def test_a_case_is_judged():
 
 def test_working_times_without_a_mean_fade():
     shares = moving.fading_shares()
-    steady, fading = shares["with a mean"][1], shares["no mean"][1]
+    steady, fading = shares["with a mean"][1], shares["without a mean"][1]
     assert steady[-1] == pytest.approx(0.1, rel=0.1)
-    slope = np.polyfit(np.log(shares["no mean"][0][3:]), np.log(fading[3:]), 1)[0]
+    slope = np.polyfit(np.log(shares["without a mean"][0][3:]), np.log(fading[3:]), 1)[0]
     assert slope == pytest.approx(moving.NO_MEAN - 1, abs=0.1)  # renewal theory: n^(tail - 1)
 
 

@@ -156,7 +156,7 @@ def judge_x2(study: Study) -> Outcome:
     predictions(checks, LIMIT, study.figure("x2-predictions.png"))
     shares = fading_shares()
     fading(shares, study.figure("x2-no-mean.png"))
-    fall = float(shares["no mean"][1][0] / shares["no mean"][1][-1])
+    fall = float(shares["without a mean"][1][0] / shares["without a mean"][1][-1])
     title = "working times without a mean: the client's share of the arrivals, early over late"
     checks.append(Check(title, fall, fall, fall, "above 2: no rate to predict", fall > 2))
     right = [c.value for c in checks if "predicted" in c.name]
@@ -174,7 +174,7 @@ def fading_shares() -> dict[str, tuple[Array, Array]]:
     """A client's share of the arrivals in stretches that double, with a mean and without one."""
     out = {}
     rounds = 2**17
-    for name, shape in (("with a mean", 3.0), ("no mean", NO_MEAN)):
+    for name, shape in (("with a mean", 3.0), ("without a mean", NO_MEAN)):
         slow = Duration(1.0, "pareto", shape)
         rule = Asynchronous(durations=(slow, *[Duration(1.0)] * (CLIENTS - 1)))
         e = Experiment(problem(), STEPS, rounds=rounds, local_steps=LOCAL_STEPS, asynchronous=rule)
