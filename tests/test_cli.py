@@ -48,7 +48,6 @@ def test_run_report_and_resume(folder):
         ("\nclients = 3\n", "\nclients = 2\n", ("schedules for 3 clients",)),
         ("delta = 0.8", "delta = -1", ("delta must be",)),
         ("samples = 50", "samples = [50, 0, 50]", ("client 1 has 0 samples",)),
-        ("batch_size = 5", "batch_size = 500", ("larger than the data of client 0",)),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(folder, old, new, words):

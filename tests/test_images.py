@@ -372,7 +372,6 @@ def batch_norm(channels, height, width, classes):
         (lambda: digits(num_clients=5000).sizes, "fewer clients"),
         (lambda: digits(split=ft.RareClass(8), num_clients=1000).sizes, "fewer clients"),
         (lambda: ft.run(experiment(digits(model=batch_norm))), "running statistics"),
-        (lambda: experiment(batch_size=500), "larger than the data of client"),
         (lambda: ft.run(experiment(), engine="compiled"), "knows no networks"),
         (lambda: ft.run(experiment(), device="tpu"), "device must be"),
         (lambda: experiment(digits(model="resnet")), "did you mean 'resnet9'"),
@@ -385,6 +384,16 @@ def test_mistakes_are_named(make, says):
     with pytest.raises(ft.FedtaperError, match=says):
         made = make()
         ft.run(made)
+
+
+@pytest.mark.parametrize("how", [{}, {"local_epochs": None, "local_steps": 3}])
+def test_a_batch_larger_than_a_client_s_data_is_as_short_as_the_data(how):
+    with pytest.warns(ft.FedtaperWarning, match="client 0 .*samples, fewer than batch_size"):
+        e = experiment(batch_size=500, **how)
+    sizes = e.problem.sizes
+    for client in range(e.num_clients):
+        rows = e.problem.batches(e, 0, client, 0)
+        assert all(len(row.index) == min(500, sizes[client]) for row in rows)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

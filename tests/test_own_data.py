@@ -137,7 +137,7 @@ def test_data_sets_are_read_when_needed_and_once_if_asked():
 def test_augmentation_is_fresh_and_repeatable():
     problem = custom([Pairs(c, noise=0.5) for c in range(2)])
     e = experiment(problem)
-    rows = [list(problem.minibatches(e, 0, 0, k)) for k in (0, 1)]
+    rows = [list(problem.batches(e, 0, 0, k)) for k in (0, 1)]
     first = {tuple(problem.take(0, row)[0][0].tolist()) for k in (0, 1) for row in rows[k]}
     assert len(first) == sum(map(len, rows))  # no sample twice the same
     again = problem.take(0, rows[0][2])
@@ -163,7 +163,7 @@ def ragged(samples):
 def test_collate_and_sampler():
     doubled = custom([arrays(0)], collate=ragged)
     e = experiment(doubled)
-    row = next(iter(doubled.minibatches(e, 0, 0, 0)))
+    row = next(iter(doubled.batches(e, 0, 0, 0)))
     assert torch.allclose(doubled.take(0, row)[0], 2 * custom([arrays(0)]).take(0, row)[0])
 
     def only_some(client):
@@ -172,14 +172,12 @@ def test_collate_and_sampler():
     chosen = custom([arrays(0)], sampler=only_some)
     for settings in ({}, {"local_epochs": None, "local_steps": 7}):
         e = experiment(chosen, **settings)
-        found = [
-            np.concatenate([b.index for b in chosen.minibatches(e, 0, 0, k)]) for k in (0, 0, 1)
-        ]
+        found = [np.concatenate([b.index for b in chosen.batches(e, 0, 0, k)]) for k in (0, 0, 1)]
         assert found[0].max() < 4 and len(found[0]) == (48 if not settings else 35)
         assert np.array_equal(found[0], found[1]) and not np.array_equal(found[0], found[2])
     with pytest.raises(ft.FedtaperError, match="outside 0 to 23"):
         wrong = custom([arrays(0)], sampler=lambda client: [99])
-        wrong.minibatches(experiment(wrong), 0, 0, 0)
+        wrong.batches(experiment(wrong), 0, 0, 0)
 
 
 def broken(place, value=np.nan):
@@ -283,12 +281,9 @@ def test_dropout_is_drawn_by_seed_client_round_and_step():
     e = experiment(problem, batch_size=24)
     w = problem.initial(0)
     rows = {
-        (s, c, k): problem.minibatches(e, s, c, k)[0]
-        for s in (0, 1)
-        for c in (0, 1)
-        for k in (0, 1)
+        (s, c, k): problem.batches(e, s, c, k)[0] for s in (0, 1) for c in (0, 1) for k in (0, 1)
     }
-    keys = {row.key for row in rows.values()} | {problem.minibatches(e, 0, 0, 0)[1].key}
+    keys = {row.key for row in rows.values()} | {problem.batches(e, 0, 0, 0)[1].key}
     assert len(keys) == 9
     same = [problem.gradient(0, w, rows[0, 0, 0]) for _ in range(2)]
     assert np.array_equal(*same)
@@ -319,3 +314,63 @@ def test_groupnorm_keeps_scale_and_shift():
     x = torch.randn(4, 3, 8, 8)
     inner = torch.nn.functional.group_norm(changed[0](x), 2)
     assert torch.allclose(changed(x), 2 * inner, atol=1e-6)
+
+
+NETWORK_RULES = [
+    {},
+    {"local": ft.Momentum(0.5)},
+    {"local": ft.Momentum(0.5, nesterov=True, reset=True)},
+    {"local": ft.AdamW(decay=0.1)},
+    ft.PRESETS["scaffold"],
+    {"local": ft.Dynamic(0.5), "server": ft.DynamicServer(0.5)},
+    {"server": ft.AverageMomentum(0.5)},
+]
+
+
+@pytest.mark.parametrize("rules", NETWORK_RULES)
+@pytest.mark.parametrize("participation", [1.0, ft.Exactly(2)])
+def test_the_cpu_engine_draws_dropout_and_keeps_memory_like_the_reference(rules, participation):
+    problem = custom([arrays(c) for c in range(3)], init=Mixed)
+    e = experiment(problem, participation=participation, average_over="present", **rules)
+    slow, quick = (ft.run(e, engine=name) for name in ("reference", "cpu"))
+    assert np.allclose(quick.w, slow.w, rtol=0, atol=2e-5)
+    torch.rand(3)
+    assert np.array_equal(ft.run(e, engine="cpu").w, quick.w)
+
+
+def test_workers_change_nothing(monkeypatch):
+    from fedtaper.engines import cpu
+
+    problem = custom([arrays(c) for c in range(3)], init=Mixed)
+    e = experiment(problem, rounds=4, **ft.PRESETS["scaffold"])
+    alone = ft.run(e, engine="cpu")
+    monkeypatch.setattr(cpu, "WORTHWHILE", 0.0)
+    monkeypatch.setattr(cpu, "cores", lambda: 2)
+    assert np.array_equal(ft.run(e, engine="cpu").w, alone.w)
+
+
+def test_running_statistics_are_averaged_like_in_a_plain_loop():
+    problem = custom([arrays(c) for c in range(2)], init=batch_norm, buffers="average")
+    e = experiment(problem, rounds=2, batch_size=12, local_epochs=1)
+    run = ft.run(e)
+    shared = problem.module()
+    torch.nn.utils.vector_to_parameters(
+        torch.tensor(problem.initial(0)[:57]).float(), shared.parameters()
+    )
+    for k in range(2):
+        copies = []
+        for client in range(2):
+            model = batch_norm()
+            model.load_state_dict(shared.state_dict())
+            for step, row in enumerate(problem.batches(e, 0, client, k)):
+                model.zero_grad()
+                squared(model, *problem.take(client, row)).backward()
+                a = float(e.step_sizes(k, k + 1)[0, step, client])
+                for p in model.parameters():
+                    p.data -= a * p.grad
+            copies.append(model.state_dict())
+        mean = {name: (copies[0][name] + copies[1][name]) / 2 for name in copies[0]}
+        shared.load_state_dict({n: v.to(copies[0][n].dtype) for n, v in mean.items()})
+        both = [*shared.parameters(), *(b for n, b in shared.named_buffers() if "running" in n)]
+        flat = torch.cat([t.detach().reshape(-1) for t in both])
+        assert np.allclose(run.w[k], flat.numpy(), atol=1e-5)

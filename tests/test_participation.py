@@ -48,3 +48,58 @@ def test_exactly_k(k):
 def test_too_many_are_refused():
     with pytest.raises(ft.FedtaperError, match="there are 3"):
         Exactly(4).rates(3)
+
+
+def test_the_table_of_draws_is_the_single_draws():
+    from fedtaper.core import draws
+
+    table = draws.uniform_table(7, [0, 3, 5], 10, 14)
+    single = [[draws.uniform(7, i, k) for i in (0, 3, 5)] for k in range(10, 14)]
+    assert np.array_equal(table, single)
+
+
+@pytest.mark.parametrize("engine", ["reference", "compiled"])
+@pytest.mark.parametrize("over", ["all", "present"])
+def test_the_two_means_by_hand(engine, over):
+    problem = ft.LinearRegression(num_clients=4, samples=30, feature_spread=1.0)
+    e = ft.Experiment(
+        problem, ft.Constant(0.05), rounds=6, local_steps=2, batch_size=5,
+        participation=Exactly(2), average_over=over, server=ft.Average("samples"),
+    )  # fmt: skip
+    run = ft.run(e, engine=engine, updates=True)
+    w = run.w0
+    for k, there in enumerate(e.present(0, 6, 0)):
+        assert np.array_equal(run.update_norms[k] > 0, there)
+        share = there / (4 if over == "all" else 2)
+        w = w + share @ run.updates[k]
+        assert run.w[k] == pytest.approx(w, rel=1e-12)
+        w = run.w[k]
+
+
+def test_influence_says_which_mean():
+    problem = ft.LinearRegression(num_clients=2, samples=30)
+    how = {"rounds": 5, "local_steps": 1, "batch_size": 5, "participation": (1.0, 0.5)}
+    over_all = ft.Experiment(problem, ft.Constant(0.1), **how).influence()
+    present = ft.Experiment(problem, ft.Constant(0.1), **how, average_over="present").influence()
+    assert over_all.raw == pytest.approx([0.05, 0.025])
+    assert present.raw == pytest.approx([0.075, 0.025])  # alone half the time, else half each
+    with pytest.raises(ft.FedtaperError, match="average_over"):
+        ft.Experiment(problem, ft.Constant(0.1), **how, average_over="some")
+
+
+def test_in_a_file():
+    e = ft.Experiment(
+        ft.LinearRegression(num_clients=4), ft.Constant(0.1), rounds=5, local_steps=1,
+        participation=Exactly(3), average_over="present", names=("a", "b", "c", "d"),
+    )  # fmt: skip
+    assert 'participation = { kind = "exactly", k = 3 }' in ft.to_toml(e)
+    back = ft.from_toml(ft.to_toml(e))
+    assert (back.participation, back.average_over, back.names) == (Exactly(3), "present", e.names)
+
+
+@pytest.mark.parametrize("name", list(ft.PRESETS))
+def test_presets_in_a_file(name):
+    settings = {"local_steps": 2} | ft.PRESETS[name]
+    e = ft.Experiment(ft.LinearRegression(num_clients=2), ft.Constant(0.1), rounds=5, **settings)
+    back = ft.from_toml(ft.to_toml(e))
+    assert (back.local, back.server) == (e.local, e.server)

@@ -38,6 +38,7 @@ OLD_VALUES = OLD / "values.json"
 CLOSE, CLOSE_NETWORK = 1e-6, 1e-3  # on other machines; networks are in single precision
 LIBRARIES = ("numpy", "scipy", "numba", "torch")
 FORCED = ("ATEN_CPU_CAPABILITY", "NUMBA_CPU_NAME", "OPENBLAS_CORETYPE")  # play another processor
+RECORDED = ("fedsgd", "fedavg", "fedprox", "fednova", "fedadagrad", "fedadam", "fedyogi")
 TINY = 1e-9  # what rounding leaves of a 0
 SHORT = 16  # digits kept of a hash
 
@@ -102,7 +103,7 @@ def of_run(run):
     return {"told": told} | {name: a for name, a in found.items() if a is not None}
 
 
-def of_record(record, *, skip=()):
+def of_record(record, *, skip=("gain",)):  # what came later
     """The numbers of a dataclass, such as a Forecast; and its tuples of numbers."""
     found = {f.name: getattr(record, f.name) for f in fields(record) if f.name not in skip}
     found = {name: value for name, value in found.items() if value is not None}
@@ -239,7 +240,7 @@ def preset(name, make):
     return make(**found)
 
 
-for _name in ft.PRESETS:
+for _name in RECORDED:
     add_runs(f"regression {_name}", partial(preset, _name, regression))
 for _server, _rule in SERVER_RULES.items():
     for _local, _own in LOCAL_RULES.items():
@@ -318,7 +319,7 @@ def own_data():
 
 
 add_cpu = partial(add_runs, close=CLOSE_NETWORK, engines=("cpu",))
-for _name in ft.PRESETS:
+for _name in RECORDED:
     add_cpu(f"digits {_name}", partial(preset, _name, digits))
 for _name, _who in ATTACKS.items():
     add_cpu(f"digits {_name}", partial(digits, **behaving(_who)), updates=True)

@@ -8,7 +8,8 @@ when they are first needed.
 from fedtaper.auditing import Audit, Auditor, ClientAudit, HeldOut, audit
 from fedtaper.core.errors import AssumptionWarning, FedtaperError, FedtaperWarning, StabilityWarning
 from fedtaper.core.influence import Influence, effective_influence, influence
-from fedtaper.core.protocols import Memoryless
+from fedtaper.core.participation import Exactly
+from fedtaper.core.rules import Memoryless, PlainServer, Remembering
 from fedtaper.core.schedules import Constant, Cosine, Piecewise, Power, Shaped, WarmUp
 from fedtaper.core.version import __version__
 from fedtaper.engines.flower.federation import Federation, Task
@@ -27,11 +28,13 @@ from fedtaper.problems.streams import MovingRegression, RegressionStream
 from fedtaper.results import Divergence, Run
 from fedtaper.rules.asynchronous import Asynchronous, Duration
 from fedtaper.rules.behaviours import After, Copies, Idle, Noise, Tapers
+from fedtaper.rules.control import Controlled, Dynamic, DynamicServer, Scaffold
 from fedtaper.rules.delays import FixedDelay, HeavyDelay, RandomDelay
 from fedtaper.rules.local import Proximal, Sgd
+from fedtaper.rules.momentum import AdamW, Momentum
 from fedtaper.rules.presets import PRESETS
 from fedtaper.rules.robust import Clipped, Median, Trimmed
-from fedtaper.rules.server import Adagrad, Adam, Average, Normalised, Yogi
+from fedtaper.rules.server import Adagrad, Adam, Average, AverageMomentum, Normalised, Yogi
 from fedtaper.rules.staleness import Hinge, Polynomial, Undiscounted
 from fedtaper.show.report import report
 from fedtaper.simulation.drive import run
@@ -52,6 +55,7 @@ __all__ = [
     "PRESETS",
     "Adagrad",
     "Adam",
+    "AdamW",
     "After",
     "AssumptionWarning",
     "Assumptions",
@@ -59,10 +63,12 @@ __all__ = [
     "Audit",
     "Auditor",
     "Average",
+    "AverageMomentum",
     "Bound",
     "ClientAudit",
     "Clipped",
     "Constant",
+    "Controlled",
     "Copies",
     "Cosine",
     "Custom",
@@ -70,6 +76,9 @@ __all__ = [
     "Divergence",
     "DominantClass",
     "Duration",
+    "Dynamic",
+    "DynamicServer",
+    "Exactly",
     "Experiment",
     "Fade",
     "Fair",
@@ -92,11 +101,13 @@ __all__ = [
     "Log",
     "Median",
     "Memoryless",
+    "Momentum",
     "MovingRegression",
     "Noise",
     "NoiseSums",
     "Normalised",
     "Piecewise",
+    "PlainServer",
     "Plan",
     "Polynomial",
     "Power",
@@ -105,7 +116,9 @@ __all__ = [
     "RandomDelay",
     "RareClass",
     "RegressionStream",
+    "Remembering",
     "Run",
+    "Scaffold",
     "SeizureDetection",
     "Sgd",
     "Shaped",

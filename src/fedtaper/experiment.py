@@ -2,76 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from inspect import getattr_static
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtaper.core import draws
 from fedtaper.core.checks import check_whole, per_client
 from fedtaper.core.errors import FedtaperError, warn
-from fedtaper.core.influence import Influence, checked_schedules, influence, reference_client
-from fedtaper.core.protocols import LocalRule, Problem, ProblemKind, ServerRule, Unit
-from fedtaper.core.schedules import Schedule, step_sizes
+from fedtaper.core.influence import (
+    ClientGroup,
+    Influence,
+    influence,
+    reference_client,
+)
+from fedtaper.core.participation import Chances, Participation, mean_shares
+from fedtaper.core.protocols import LocalRule, Problem, ServerRule, Unit
+from fedtaper.core.rules import Memoryless
+from fedtaper.core.schedules import step_sizes
 from fedtaper.rules import arrivals
 from fedtaper.rules.asynchronous import Asynchronous
-from fedtaper.rules.behaviours import Behaviour, checked
 from fedtaper.rules.delays import Delay, as_delays
+from fedtaper.rules.fields import ByClient, PerClient
 from fedtaper.rules.local import Sgd
 from fedtaper.rules.server import Average
 from fedtaper.rules.staleness import Staleness, Undiscounted
 
 Array = NDArray[np.float64]
 CLOCKS = get_args(Unit)
-KINDS = get_args(ProblemKind)
-
-
-class _PerClient:
-    """The field ``schedules``: takes one schedule or one per client, gives one per client."""
-
-    def __get__(self, experiment: Experiment | None, owner: Any = None) -> tuple[Schedule, ...]:
-        if experiment is None:
-            raise AttributeError("schedules")  # so that the field has no default
-        found: tuple[Schedule, ...] = experiment.__dict__["schedules"]
-        return found
-
-    def __set__(self, experiment: Experiment, value: Sequence[Schedule] | Schedule) -> None:
-        _check_problem(experiment.problem)
-        given = tuple(checked_schedules(value))
-        alone = isinstance(value, Schedule)
-        experiment.__dict__["schedules"] = given * experiment.num_clients if alone else given
-
-
-class _ByClient:
-    """The field ``behaviours``: takes a mapping or pairs, gives sorted pairs."""
-
-    def __get__(
-        self, experiment: Experiment | None, owner: Any = None
-    ) -> tuple[tuple[int, Behaviour], ...]:
-        if experiment is None:
-            return ()  # the default
-        found: tuple[tuple[int, Behaviour], ...] = experiment.__dict__["behaviours"]
-        return found
-
-    def __set__(
-        self,
-        experiment: Experiment,
-        value: Mapping[int, Behaviour] | tuple[tuple[int, Behaviour], ...],
-    ) -> None:
-        experiment.__dict__["behaviours"] = checked(value, experiment.num_clients)
-
-
-def _check_problem(problem: Any) -> None:
-    # the one place that looks at an unknown object: what it says of itself, nothing else
-    if isinstance(problem, type) or getattr_static(problem, "kind", None) not in KINDS:
-        raise FedtaperError(
-            f"problem must be one such as LinearRegression() or Custom(...), not {problem!r:.80}; "
-            "a problem of your own fulfils fedtaper.core.protocols.Problem"
-        )
 
 
 @dataclass(frozen=True)
@@ -91,8 +50,11 @@ class Experiment:
             the default for networks with local_epochs) or rounds ("round"). It never
             restarts. Where clients make different numbers of updates in a round, the clock
             moves on by the largest.
-        participation: chance that a client takes part in a round: one, or one for each. The
-            server's weights stay as they are, so an absent client adds nothing.
+        participation: chance that a client takes part in a round: one, or one for each; or a
+            pattern such as ``Exactly(k)``.
+        average_over: "all" clients, so that an absent client adds nothing and the shared model
+            moves less (what the theorem has); or those "present", the mean over participants
+            that is usual for FedAvg.
         behaviours: what clients do that do not send what they declared, by client, such as
             ``{3: Idle()}``, to test an audit against. Schedules and influence stay those that
             are declared.
@@ -103,6 +65,7 @@ class Experiment:
         staleness: what an update that was made from an older model still weighs.
         own_clock: whether a client's clock counts its own rounds and not the federation's.
         seed: of the run: first model, mini-batches, participation, delays, arrivals.
+        names: of the clients, one each, for tables, plots and files.
 
     >>> import fedtaper as ft
     >>> e = ft.Experiment(ft.LinearRegression(), ft.Power(0.1, 0.76), rounds=10, local_steps=5)
@@ -111,7 +74,7 @@ class Experiment:
     """
 
     problem: Problem
-    schedules: _PerClient = _PerClient()
+    schedules: PerClient = PerClient()  # noqa: RUF009 (a descriptor)
     rounds: int  # type: ignore[misc]  # schedules has no default either
     local_steps: int | tuple[int, ...] | None = None
     local_epochs: int | None = None
@@ -119,13 +82,15 @@ class Experiment:
     local: LocalRule = field(default_factory=Sgd)
     server: ServerRule = field(default_factory=Average)
     clock: Unit | None = None
-    participation: float | tuple[float, ...] = 1.0
-    behaviours: _ByClient = _ByClient()
+    participation: float | tuple[float, ...] | Participation = 1.0
+    behaviours: ByClient = ByClient()  # noqa: RUF009
     delays: int | Delay | tuple[int | Delay, ...] | None = None
     asynchronous: Asynchronous | None = None
     staleness: Staleness = field(default_factory=Undiscounted)
     own_clock: bool = False
     seed: int = 0
+    average_over: Literal["all", "present"] = "all"
+    names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         self._check_parts()
@@ -148,22 +113,50 @@ class Experiment:
             raise FedtaperError(f"clock must be one of {', '.join(CLOCKS)}, not {self.clock!r}")
         if self.clock == "epoch" and self.local_epochs is None:
             raise FedtaperError('clock = "epoch" needs local_epochs in place of local_steps')
-        per_client("participation", self.participation, self.num_clients, low=0, high=1)
-        self._check_arrivals()
-        small = int(np.argmin(self.problem.sizes))
-        if self.batch_size > self.problem.sizes[small]:
+        if self.average_over not in ("all", "present"):
             raise FedtaperError(
-                f"batch_size {self.batch_size} is larger than the data of client {small} "
-                f"({self.problem.sizes[small]} samples)"
+                f'average_over must be "all" or "present", not {self.average_over!r}'
+            )
+        self._check_arrivals()
+        self._check_names()
+        self._note_short_batches()
+
+    def _check_names(self) -> None:
+        if self.names is None:
+            return
+        names = tuple(map(str, self.names)) if isinstance(self.names, (tuple, list)) else ()
+        if len(names) != self.num_clients or len(set(names)) < len(names):
+            raise FedtaperError(
+                f"names must be {self.num_clients} different words, one per client, not "
+                f"{self.names!r:.80}"
+            )
+        object.__setattr__(self, "names", names)
+
+    def _note_short_batches(self) -> None:
+        short = np.flatnonzero(np.asarray(self.problem.sizes) < self.batch_size)
+        if len(short):
+            first = int(short[0])
+            more = f" (and {len(short) - 1} more)" if len(short) > 1 else ""
+            warn(
+                f"{self.name(first)}{more} holds {self.problem.sizes[first]} samples, fewer than "
+                f"batch_size {self.batch_size}: its batches are as short"
             )
 
     def _check_parts(self) -> None:
         """Wrong kinds of problem, rules or schedules, found before anything else is looked at."""
+        self._check_rules()
         if len(self.schedules) != self.num_clients:
             raise FedtaperError(
                 f"{len(self.schedules)} schedules for {self.num_clients} clients; give one per "
                 "client, or a single one for all"
             )
+        if self.local.receives != self.server.travels:
+            raise FedtaperError(
+                f"{type(self.local).__name__} and {type(self.server).__name__} do not fit: "
+                "Scaffold() needs server=Controlled(), and no other rule does"
+            )
+
+    def _check_rules(self) -> None:
         parts: tuple[tuple[str, Any, type, str], ...] = (
             ("local", self.local, LocalRule, "Sgd() or Proximal(mu=0.1)"),
             ("server", self.server, ServerRule, "Average() or Adam()"),
@@ -184,6 +177,11 @@ class Experiment:
             )
         for i in np.flatnonzero(self.rates == 0):
             warn(f"client {i} never takes part (participation 0): it has no influence")
+        if not self.in_step and (self.average_over == "present" or self.local.keeps == "run"):
+            raise FedtaperError(
+                'late updates and clocks of one\'s own take average_over="all" and local rules '
+                "that keep nothing from round to round"
+            )
         if self.asynchronous is None:
             return
         if not isinstance(self.asynchronous, Asynchronous):
@@ -203,6 +201,10 @@ class Experiment:
     def num_clients(self) -> int:
         """How many clients (L)."""
         return int(self.problem.num_clients)
+
+    def name(self, client: int) -> str:
+        """A client in words: its name, or "client 3"."""
+        return f"client {client}" if self.names is None else self.names[client]
 
     @cached_property
     def steps(self) -> NDArray[np.int64]:
@@ -269,10 +271,22 @@ class Experiment:
         sum: (1/L) p_n for the plain mean. It is that of a round centred at n, so it needs no
         table of rounds and serves any n, however far.
         """
-        sums = self._steps_around(n).sum(axis=1)
+        a = self._steps_around(n)
         pace = self._steps_around(n, own=False).sum(axis=1)[:, self.reference, None]
-        found = self.server_weights(sums) * self.weighted_counts * sums / pace
-        return found.reshape(*np.shape(n), self.num_clients)
+        return (self._raw(a) / pace).reshape(*np.shape(n), self.num_clients)
+
+    def _raw(self, a: Array) -> Array:
+        """What each client's mean field weighs in rounds with these step sizes, (rounds, L)."""
+        weights = self.server_weights(a.sum(axis=1))
+        counted = self.local.counts(a).sum(axis=1)
+        return self.local.influence(weights, self._taking(weights), counted) * self.server.gain
+
+    def _taking(self, weights: Array) -> Array:
+        """By how much participation changes each client's weight, (rounds, L)."""
+        if self.average_over == "all":
+            return np.broadcast_to(self.weighted_counts, weights.shape)
+        whole = weights.sum(axis=-1, keepdims=True)
+        return mean_shares(self.pattern, weights) * whole / weights
 
     def local_drift(self, n: ArrayLike) -> Array:
         """How far, in step sizes, a client's own updates have moved it when it updates, (..., L).
@@ -300,17 +314,34 @@ class Experiment:
         samples = np.asarray(self.problem.sizes, dtype=np.float64)
         return self.server.weights(samples, self.steps.astype(np.float64), step_sums)
 
+    def round_weights(self, first: int, last: int, seed: int) -> tuple[Array, NDArray[np.bool_]]:
+        """The server's weights as they are used in those rounds, and who takes part."""
+        weights = self.server_weights(self.step_sums(first, last))
+        present = self.present(first, last, seed)
+        if self.average_over == "present" and not present.all():
+            there = (weights * present).sum(axis=1, keepdims=True)
+            weights = weights * weights.sum(axis=1, keepdims=True) / np.where(there > 0, there, 1.0)
+        return weights, present
+
     def present(self, first: int, last: int, seed: int) -> NDArray[np.bool_]:
         """Who takes part in those rounds, (rounds, L)."""
-        out = np.ones((last - first, self.num_clients), dtype=bool)
-        for i in np.flatnonzero(self.rates < 1):
-            out[:, i] = draws.uniform_rounds(seed, int(i), first, last) < self.rates[i]
-        return out
+        return self.pattern.present(first, last, seed, self.num_clients)
+
+    @cached_property
+    def pattern(self) -> Participation:
+        """Who takes part, as a pattern."""
+        given = self.participation
+        return given if isinstance(given, Participation) else Chances(given)
 
     @cached_property
     def rates(self) -> Array:
-        """Participation of each client."""
-        return per_client("participation", self.participation, self.num_clients)
+        """Participation of each client: the share of rounds in which it takes part."""
+        return self.pattern.rates(self.num_clients)
+
+    @cached_property
+    def batch_sizes(self) -> NDArray[np.int64]:
+        """Samples in each client's mini-batches: all it has, where that is fewer."""
+        return np.minimum(self.batch_size, np.asarray(self.problem.sizes))
 
     @property
     def in_step(self) -> bool:
@@ -355,8 +386,7 @@ class Experiment:
         reference client: what weighs the clients' mean fields in the ODE at finite n.
         """
         middle = (np.arange(first, last) + 0.5) * self.period
-        sums = self._steps_around(middle).sum(axis=1)
-        raw = self.server_weights(sums) * self.weighted_counts * sums
+        raw = self._raw(self._steps_around(middle))
         return raw / raw[:, self.reference, None]
 
     @property
@@ -373,22 +403,40 @@ class Experiment:
         sums = np.asarray(ratios, dtype=np.float64)[None, :] / ratios[self.reference]
         if self.own_clock:  # a client that comes at rate r is at clock r n
             sums = sums * self.counts ** -np.array([s.delta for s in self.schedules])
-        raw = (self.server_weights(sums) * self.weighted_counts * sums)[0]
+        weights = self.server_weights(sums)
+        counted = sums * self._mean_gain
+        raw = self.local.influence(weights, self._taking(weights), counted)[0] * self.server.gain
         return np.where(raw < 1e-150, 0.0, raw)
+
+    @property
+    def _mean_gain(self) -> Array:
+        """How much a round of equal steps counts, over the sum of the steps, (L,)."""
+        made = np.arange(int(self.steps.max()))[:, None] < self.steps[None, :]
+        even = made / self.steps
+        return self.local.counts(even[None]).sum(axis=1)[0]
 
     def influence(self, round: int | None = None) -> Influence:
         """Effective influence in one round (counted from 1; default the last), factors apart."""
         k = self.rounds if round is None else round
         check_whole("round", k)
-        sums = self._steps_around([(k - 0.5) * self.period]).sum(axis=1)
-        return Influence(
+        a = self._steps_around([(k - 0.5) * self.period])
+        sums = a.sum(axis=1)
+        weights = self.server_weights(sums)
+        gain = self.local.counts(a).sum(axis=1)[0] / sums[0] * self.server.gain
+        plain = Influence(
             step_size=sums[0] / self.steps,
             local_steps=self.steps.astype(np.float64),
             step_sum=sums[0],
-            server_weight=self.server_weights(sums)[0],
-            participation=self.weighted_counts,
+            server_weight=weights[0],
+            participation=self._taking(weights)[0],
             reference=self.reference,
+            gain=gain,
         )
+        if isinstance(self.local, Memoryless):
+            return plain
+        with np.errstate(divide="ignore", invalid="ignore"):
+            taking = self._raw(a)[0] / (plain.server_weight * plain.step_sum * gain)
+        return replace(plain, participation=taking)
 
     def groups(self) -> list[ClientGroup]:
         """Clients that cannot be told apart by their influence, for tables and legends."""
@@ -398,31 +446,8 @@ class Experiment:
             factors = (effect.step_sum[i], effect.server_weight[i], effect.participation[i])
             key = (schedule, *factors, effect.effective[i], limit[i])
             found.setdefault(key, []).append(i)
-        return [ClientGroup(tuple(who), *key) for key, who in found.items()]
-
-
-@dataclass(frozen=True)
-class ClientGroup:
-    """Clients with one schedule and one influence, in the experiment's last round."""
-
-    clients: tuple[int, ...]
-    schedule: Schedule
-    step_sum: float
-    server_weight: float
-    participation: float
-    effective: float
-    limit: float
-
-    @property
-    def who(self) -> str:
-        """The clients in words, such as "client 0" or "clients 2 to 9"."""
-        if len(self.clients) == 1:
-            return f"client {self.clients[0]}"
-        if self.clients[-1] - self.clients[0] == len(self.clients) - 1:
-            return f"clients {self.clients[0]} to {self.clients[-1]}"
-        return f"clients {', '.join(str(i) for i in self.clients)}"
-
-    @property
-    def taper(self) -> str:
-        """The step size as a formula, such as "0.1 / n^0.76"."""
-        return self.schedule.formula
+        names = self.names or ()
+        return [
+            ClientGroup(tuple(who), *key, tuple(names[i] for i in who if names))  # type: ignore[call-arg]
+            for key, who in found.items()
+        ]

@@ -68,7 +68,7 @@ def replay(experiment: Any, w: Array, seed: int) -> HeldOut:
     """Replay rounds of an experiment on images; w (rounds, d) are the models they started from."""
     import torch
 
-    from fedtaper.engines.cpu import one_thread
+    from fedtaper.engines.network_client import one_thread
     from fedtaper.problems.network import bind
 
     problem, rounds = experiment.problem, len(w)

@@ -34,3 +34,15 @@ def check_whole(name: str, value: Any, low: int = 1) -> None:
     """Refuse what is not a whole number of at least ``low``."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < low:
         raise FedtaperError(f"{name} must be a whole number of at least {low}, not {value!r}")
+
+
+def check_number(
+    name: str, value: Any, low: float = -np.inf, above: float = -np.inf, below: float = np.inf
+) -> None:
+    """Refuse what is not a finite number of at least ``low``, above ``above``, below ``below``."""
+    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not (number and np.isfinite(value) and value >= low and value > above and value < below):
+        limits = [f"at least {low:g}"] if np.isfinite(low) else []
+        limits += [f"above {above:g}"] if np.isfinite(above) else []
+        limits += [f"below {below:g}"] if np.isfinite(below) else []
+        raise FedtaperError(f"{name} must be a number {' and '.join(limits)}, not {value!r}")

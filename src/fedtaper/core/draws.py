@@ -71,6 +71,14 @@ def uniform_rounds(seed: int, client: int, first: int, last: int) -> NDArray[np.
         return (mix(key ^ _MIX_1) >> _S11).astype(np.float64) * 2.0**-53
 
 
+def uniform_table(seed: int, clients: Any, first: int, last: int) -> NDArray[np.float64]:
+    """:func:`uniform` for some clients in rounds first to last - 1, (rounds, clients)."""
+    with np.errstate(over="ignore"):
+        rounds = np.arange(first, last, dtype=np.uint64)[:, None]
+        key = stream_key(np.uint64(seed), np.asarray(clients, dtype=np.uint64)[None, :], rounds)
+        return np.asarray((mix(key ^ _MIX_1) >> _S11).astype(np.float64) * 2.0**-53)
+
+
 def normal_place(key: Any, j: Any) -> Any:
     """Where the two hashes of normal number j of a stream start, apart from its mini-batches."""
     return (key ^ _MIX_2) + (j + j + _ONE) * GOLDEN

@@ -76,9 +76,11 @@ def checked_schedules(schedules: Sequence[Schedule] | Schedule) -> list[Schedule
 class Influence:
     """What moves the shared model in one round, client by client, and its factors.
 
-    ``effective`` is ``server_weight * participation * step_sum`` over the same of the
+    ``effective`` is ``server_weight * participation * step_sum * gain`` over the same of the
     reference client. ``step_sum`` is the sum of the client's step sizes in the round: about
-    ``step_size * local_steps``.
+    ``step_size * local_steps``. ``participation`` is the share of rounds in which the client
+    takes part; with ``average_over="present"``, by how much that changes its weight. ``gain``
+    is what momentum multiplies steps by, 1 without.
     """
 
     step_size: NDArray[np.float64]
@@ -87,11 +89,12 @@ class Influence:
     server_weight: NDArray[np.float64]
     participation: NDArray[np.float64]
     reference: int
+    gain: NDArray[np.float64] | float = 1.0
 
     @property
     def raw(self) -> NDArray[np.float64]:
         """The weight of each client's mean field in the expected step of the shared model."""
-        return self.server_weight * self.participation * self.step_sum
+        return self.server_weight * self.participation * self.step_sum * self.gain
 
     @property
     def effective(self) -> NDArray[np.float64]:
@@ -139,3 +142,33 @@ def effective_influence(
         participation=per_client("participation", participation, count, low=0, high=1),
         reference=reference_client(schedules),
     )
+
+
+@dataclass(frozen=True)
+class ClientGroup:
+    """Clients with one schedule and one influence, in the experiment's last round."""
+
+    clients: tuple[int, ...]
+    schedule: Schedule
+    step_sum: float
+    server_weight: float
+    participation: float
+    effective: float
+    limit: float
+    names: tuple[str, ...] = ()  # of the clients, where they have any
+
+    @property
+    def who(self) -> str:
+        """The clients in words: their names, or "client 0", or "clients 2 to 9"."""
+        if self.names:
+            return ", ".join(self.names)
+        if len(self.clients) == 1:
+            return f"client {self.clients[0]}"
+        if self.clients[-1] - self.clients[0] == len(self.clients) - 1:
+            return f"clients {self.clients[0]} to {self.clients[-1]}"
+        return f"clients {', '.join(str(i) for i in self.clients)}"
+
+    @property
+    def taper(self) -> str:
+        """The step size as a formula, such as "0.1 / n^0.76"."""
+        return self.schedule.formula

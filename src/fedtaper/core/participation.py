@@ -52,8 +52,8 @@ class Chances:
         """Drawn for each client and round."""
         rates = self.rates(num_clients)
         out = np.ones((last - first, num_clients), dtype=bool)
-        for i in np.flatnonzero(rates < 1):
-            out[:, i] = draws.uniform_rounds(seed, int(i), first, last) < rates[i]
+        some = np.flatnonzero(rates < 1)
+        out[:, some] = draws.uniform_table(seed, some, first, last) < rates[some]
         return out
 
 
@@ -81,7 +81,7 @@ class Exactly:
     def present(self, first: int, last: int, seed: int, num_clients: int) -> NDArray[np.bool_]:
         """Those with the k smallest of L draws."""
         out = np.zeros((last - first, num_clients), dtype=bool)
-        u = np.stack([draws.uniform_rounds(seed, i, first, last) for i in range(num_clients)], 1)
+        u = draws.uniform_table(seed, np.arange(num_clients), first, last)
         chosen = np.argsort(u, axis=1, kind="stable")[:, : self.k]
         np.put_along_axis(out, chosen, True, axis=1)
         return out

@@ -246,8 +246,8 @@ def as_network(problem: Problem) -> NetworkProblem:
 class LocalRule(Protocol):
     """What a client does with a mini-batch gradient. Plain arithmetic: NumPy and torch alike.
 
-    A rule without memory needs ``direction`` alone; subclass :class:`Memoryless` to have the
-    rest filled in.
+    A rule without memory needs ``direction`` alone; subclass :class:`fedtaper.Memoryless` to
+    have the rest filled in, or :class:`fedtaper.Remembering` for a rule with memory.
     """
 
     @property
@@ -265,8 +265,22 @@ class LocalRule(Protocol):
         """How long a client's memory lives: not at all, for a round, or for the run."""
         ...
 
+    @property
+    def rescales(self) -> bool:
+        """Whether steps are scaled coordinate by coordinate (AdamW)."""
+        ...
+
+    @property
+    def receives(self) -> int:
+        """How many vectors the server sends along with the model (SCAFFOLD: 1)."""
+        ...
+
     def init(self, w: Any) -> Memory:
         """A client's memory before its first update."""
+        ...
+
+    def begin(self, memory: Memory, sent: Memory) -> Memory:
+        """The memory as a round starts, with what the server sent along."""
         ...
 
     def step(
@@ -275,32 +289,28 @@ class LocalRule(Protocol):
         """One local update with step size a; ``anchor`` is the model the round started from."""
         ...
 
+    def finish(self, w: Any, anchor: Any, step_sum: float, memory: Memory) -> Memory:
+        """The memory that is kept after a round that ended at w."""
+        ...
 
-class Memoryless:
-    """A local rule that remembers nothing: w <- w - a * direction(gradient, w, anchor)."""
+    def counts(self, a: Array) -> Array:
+        """How much each gradient of a round counts in all, from step sizes (..., updates, L)."""
+        ...
 
-    added_curvature: float = 0.0
-    gain: ClassVar[float] = 1.0
-    keeps: ClassVar[Keeps] = "nothing"
+    def influence(self, weight: Array, rate: Array, sums: Array) -> Array:
+        """What weighs each client's mean field in the expected step, (..., L).
 
-    def init(self, w: Any) -> Memory:
-        """Nothing."""
-        return ()
-
-    def direction(self, gradient: Any, w: Any, anchor: Any) -> Any:
-        """What the step size multiplies."""
-        raise NotImplementedError(f"{type(self).__name__} needs a method direction")
-
-    def step(
-        self, w: Any, gradient: Any, anchor: Any, a: Any, memory: Memory
-    ) -> tuple[Any, Memory]:
-        """Move against the direction."""
-        return w - a * self.direction(gradient, w, anchor), memory
+        From the server's weights, the rates of participation, and the sums of :meth:`counts`.
+        """
+        ...
 
 
 @runtime_checkable
 class ServerRule(Protocol):
-    """What the server does with the clients' updates: weights first, then one step."""
+    """What the server does with the clients' updates: weights first, then one step.
+
+    Subclass :class:`fedtaper.PlainServer` to have all but ``weights`` filled in.
+    """
 
     @property
     def rescales(self) -> bool:
@@ -310,6 +320,16 @@ class ServerRule(Protocol):
     @property
     def erases_influence(self) -> bool:
         """Whether the weights undo the step sizes (FedNova by step sums)."""
+        ...
+
+    @property
+    def gain(self) -> float:
+        """What a long run of equal updates is multiplied by (server momentum: 1 / (1 - beta))."""
+        ...
+
+    @property
+    def travels(self) -> int:
+        """How many vectors of its memory, the first ones, are sent along with the model."""
         ...
 
     def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
@@ -322,6 +342,14 @@ class ServerRule(Protocol):
 
     def step(self, w: Any, update: Any, memory: Memory) -> tuple[Any, Memory]:
         """The next model from the weighted sum of the clients' updates."""
+        ...
+
+    def learn(self, update: Any, step_sum: float, share: float, memory: Memory) -> Memory:
+        """The memory after a round (after :meth:`step`), for rules that need to know more.
+
+        ``step_sum`` is the weighted sum of the participants' step sums, ``share`` how much of
+        all clients' influence took part.
+        """
         ...
 
 
@@ -382,6 +410,7 @@ class State:
     last: Array | None = None  # the clients' last updates, (seeds, L, d), if a client copies them
     keep_updates: bool = False  # whether blocks hold every update
     history: Array | None = None  # models of the last rounds, (seeds, depth, d): k at k % depth
+    clients: tuple[Array, ...] = ()  # the local rule's memories, each (seeds, L, ...), if kept
 
 
 @dataclass

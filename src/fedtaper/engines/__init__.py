@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.protocols import Block, State
+from fedtaper.core.protocols import Array, Block, State
 from fedtaper.rules.behaviours import needs_last
 
 if TYPE_CHECKING:
@@ -28,7 +28,24 @@ def init(experiment: Experiment, seeds: NDArray[np.int64], keep_updates: bool = 
     last = None
     if needs_last(experiment.behaviours):
         last = np.zeros((len(seeds), experiment.num_clients, w.shape[1]))
-    return State(0, seeds, w, experiment.server.init(w), none, none - 1, last, keep_updates)
+    state = State(0, seeds, w, experiment.server.init(w), none, none - 1, last, keep_updates)
+    if experiment.local.keeps == "run":
+        each = [experiment.local.init(first) for first in w]
+        state.clients = tuple(
+            np.stack([np.stack([part] * experiment.num_clients) for part in parts])
+            for parts in zip(*each, strict=True)
+        )
+    return state
+
+
+def taken_part(
+    experiment: Experiment, round_: int, weights: Array, present: NDArray[np.bool_]
+) -> tuple[float, float]:
+    """What ``ServerRule.learn`` is told: the participants' step sum, and their share of all."""
+    sums = experiment.step_sums(round_, round_ + 1)
+    usual = experiment.server_weights(sums) * sums
+    share = float((usual * present).sum() / usual.sum())
+    return float((weights * sums[0] * present).sum()), share
 
 
 def new_block(experiment: Experiment, state: State, rounds: int) -> Block:

@@ -20,12 +20,12 @@ from fedtaper.core import draws
 from fedtaper.core.protocols import Block, Capabilities, Options, State, as_linear
 from fedtaper.engines import new_block, quick_rounds
 from fedtaper.experiment import Experiment
-from fedtaper.rules import behaviours, local, server
+from fedtaper.rules import behaviours, local, momentum, server
 
 WIDE = 16  # features from which sums are kept in memory rather than in registers
 SEEDS_PER_THREAD = 16  # moved on side by side, sharing the cached data
 FMA = {"contract"}  # fused multiply-add: no reordering, so results stay reproducible
-_MEAN, _ADAGRAD, _ADAM, _YOGI = range(4)
+_MEAN, _ADAGRAD, _ADAM, _YOGI, _MOMENTUM = range(5)
 _SECOND = {server.Adagrad: _ADAGRAD, server.Adam: _ADAM, server.Yogi: _YOGI}
 _GOLDEN, _LOW_32, _S32 = draws.GOLDEN, draws.LOW_32, draws.S32
 
@@ -37,6 +37,7 @@ _normal_place = njit(draws.normal_place)
 _box_muller = njit(draws.box_muller)
 _direction = njit(inline="always")(local.proximal_direction)
 _momentum = njit(inline="always")(server.momentum)
+_velocity = njit(inline="always")(server.velocity)
 _adagrad = njit(inline="always")(server.adagrad)
 _adam = njit(inline="always")(server.adam)
 _yogi = njit(inline="always")(server.yogi)
@@ -49,8 +50,11 @@ class Compiled:
     name = "compiled"
     capabilities = Capabilities(
         problems=frozenset({"linear"}),
-        local_rules=frozenset({local.Sgd, local.Proximal}),
-        server_rules=frozenset({server.Average, server.Normalised, *_SECOND}),
+        local_rules=frozenset({local.Sgd, local.Proximal, momentum.Momentum}),
+        server_rules=frozenset(
+            {server.Average, server.Normalised, server.AverageMomentum, *_SECOND}
+        ),
+        stateful_rules=True,
         updates=True,
         behaviours=True,
     )
@@ -91,24 +95,19 @@ def _advance(experiment: Experiment, state: State, rounds: int) -> Block:
     count = len(state.w)
     block = new_block(experiment, state, rounds)
     a = behaviours.actual_step_sizes(experiment, state.round, state.round + rounds)
-    sums = experiment.step_sums(state.round, state.round + rounds)
-    weights = experiment.server_weights(sums)
     workers = min(count, os.cpu_count() or 1)
     parts = np.array_split(np.arange(count), max(workers, count // SEEDS_PER_THREAD))
-    _advance_seeds(experiment, state, block, a[:0], weights[:0], parts[0][:1])  # compile once
+    _advance_seeds(experiment, state, block, a[:0], parts[0][:1])  # compile once
     with ThreadPoolExecutor(workers) as pool:
         for done in [
-            pool.submit(_advance_seeds, experiment, state, block, a, weights, part)
-            for part in parts
+            pool.submit(_advance_seeds, experiment, state, block, a, part) for part in parts
         ]:
             done.result()
     state.round += rounds
     return block
 
 
-def _advance_seeds(
-    e: Experiment, state: State, block: Block, a: Any, weights: Any, part: Any
-) -> None:
+def _advance_seeds(e: Experiment, state: State, block: Block, a: Any, part: Any) -> None:
     problem = as_linear(e.problem)
     first, rounds, clients = state.round, len(a), e.num_clients
     low, high = part[0], part[-1] + 1  # seeds of a part lie side by side: views, no copies
@@ -118,18 +117,20 @@ def _advance_seeds(
             np.arange(clients, dtype=np.uint64)[None, None, :],
             np.arange(first, first + rounds, dtype=np.uint64)[None, :, None],
         )
-    if np.all(e.rates == 1):
-        present = np.ones((1, rounds, clients), dtype=np.bool_)
-    else:
-        present = np.stack(
-            [e.present(first, first + rounds, int(s)) for s in state.seeds[low:high]]
-        )
+    who = state.seeds[low : low + 1 if np.all(e.rates == 1) else high]  # the same for all, or not
+    found = [e.round_weights(first, first + rounds, int(seed)) for seed in who]
+    weights, present = (np.stack(part) for part in zip(*found, strict=True))
     starts = np.concatenate([[0], np.cumsum(problem.sizes)[:-1]])
     rule, constants = _MEAN, (1.0,) * 4
     if isinstance(e.server, server.Adagrad | server.Adam | server.Yogi):
         rule = _SECOND[type(e.server)]
         constants = (e.server.eta, e.server.b1, e.server.b2, e.server.tau)
-    moments = [array[low:high] for array in state.memory] or [state.w[:0], state.w[:0]]
+    if isinstance(e.server, server.AverageMomentum):
+        rule, constants = _MOMENTUM, (1.0, e.server.beta, 1.0, 1.0)
+    moments = [*(array[low:high] for array in state.memory), state.w[:0], state.w[:0]]
+    ahead = isinstance(e.local, momentum.Momentum) and e.local.nesterov
+    beta = e.local.beta if isinstance(e.local, momentum.Momentum) else 0.0
+    kept = state.clients[0][low:high] if state.clients else np.empty((0, 0, 0))
     dim = problem.dim
     zeros = (0.0,) * (dim if dim <= WIDE else 1)
     none = np.empty((0, 0, 0, 1))
@@ -137,7 +138,8 @@ def _advance_seeds(
     assert block.w is not None
     _rounds(
         problem.rows, starts, np.asarray(problem.sizes), zeros,
-        keys, present, a, e.steps, weights, e.batch_size, e.local.added_curvature, rule, constants,
+        keys, present, a, e.steps, weights, e.batch_sizes, e.local.added_curvature, rule, constants,
+        beta, ahead, kept,
         state.w[low:high], moments[0], moments[1], first,
         state.dead_round[low:high], state.dead_client[low:high],
         block.w[low:high], block.update_norms[low:high],
@@ -224,6 +226,14 @@ def _server_step(rule, constants, w, update, first_moment, second_moment, z):
         w[z, j] = _scaled_step(w[z, j], m, v, eta, tau)
 
 
+@njit(fastmath=FMA)
+def _momentum_step(beta, w, update, speed, z):
+    """``server.AverageMomentum.step``; apart, so that the other rules' code stays as it is."""
+    for j in range(w.shape[1]):
+        speed[z, j] = _velocity(speed[z, j], update[z, j], beta)
+        w[z, j] += speed[z, j]
+
+
 @njit
 def _send(kind, scale, moves, i, last, z, key):
     """``behaviours.sent`` in place, on row i of the updates of a round."""
@@ -253,26 +263,31 @@ def _send(kind, scale, moves, i, last, z, key):
 @njit(nogil=True, cache=True, fastmath=FMA)
 def _rounds(  # noqa: PLR0912 (one loop nest: cutting it up would cost speed)
     rows, starts, sizes, zeros,
-    keys, present, a, steps, weights, batch_size, mu, rule, constants,
+    keys, present, a, steps, weights, batch_sizes, mu, rule, constants, beta, ahead, kept,
     w, first_moment, second_moment, first_round, dead_round, dead_client,
     trajectory, update_norms, updates, kind, scales, last,
 ):  # fmt: skip
     seeds, dim = w.shape
-    half, share = (batch_size + 1) // 2, 1.0 / batch_size
-    picks = np.empty(2 * half, dtype=np.uint32)
-    mine, gradient = np.empty(dim), np.empty(dim)
+    picks = np.empty(2 * ((batch_sizes.max() + 1) // 2), dtype=np.uint32)
+    mine, gradient, speed = np.empty(dim), np.empty(dim), np.zeros(dim)
     update = np.empty((seeds, dim))
     moves = np.zeros((seeds, len(starts), dim))
     for k in range(a.shape[0]):
         update[:] = 0.0
         for i in range(len(starts)):
             start, samples = np.uint64(starts[i]), np.uint64(sizes[i])
+            batch_size = batch_sizes[i]
+            half, share = (batch_size + 1) // 2, 1.0 / batch_size
             for z in range(seeds):  # inside the clients: a client's data stays in the cache
                 if dead_round[z] > 0:
                     continue
                 for j in range(dim):
                     mine[j] = w[z, j]
-                there = present[z if present.shape[0] > 1 else 0, k, i]
+                own = z if present.shape[0] > 1 else 0
+                there = present[own, k, i]
+                if beta > 0.0:
+                    for j in range(dim):
+                        speed[j] = kept[z, i, j] if kept.shape[0] else 0.0
                 for step in range(steps[i] if there else 0):
                     _fill_batch(picks, keys[z, k, i], step, half, samples)
                     if dim == len(zeros):
@@ -281,7 +296,13 @@ def _rounds(  # noqa: PLR0912 (one loop nest: cutting it up would cost speed)
                         _gradient_wide(rows, start, picks, batch_size, mine, gradient)
                     for j in range(dim):
                         pull = _direction(gradient[j] * share, mine[j], w[z, j], mu)
+                        if beta > 0.0:
+                            speed[j] = _velocity(speed[j], pull, beta)
+                            pull = pull + beta * speed[j] if ahead else speed[j]
                         mine[j] -= a[k, step, i] * pull
+                if there and kept.shape[0]:
+                    for j in range(dim):
+                        kept[z, i, j] = speed[j]
                 finite = True
                 for j in range(dim):
                     moves[z, i, j] = mine[j] - w[z, j]
@@ -291,14 +312,17 @@ def _rounds(  # noqa: PLR0912 (one loop nest: cutting it up would cost speed)
                 square = 0.0
                 for j in range(dim):
                     square += moves[z, i, j] * moves[z, i, j]
-                    update[z, j] += weights[k, i] * moves[z, i, j]
+                    update[z, j] += weights[own, k, i] * moves[z, i, j]
                 update_norms[z, k, i] = np.sqrt(square)
                 if not finite:
                     update_norms[z, k, i] = np.nan
                     dead_round[z], dead_client[z] = first_round + k + 1, i
         for z in range(seeds):
             if dead_round[z] == 0:
-                _server_step(rule, constants, w, update, first_moment, second_moment, z)
+                if rule == _MOMENTUM:
+                    _momentum_step(constants[1], w, update, first_moment, z)
+                else:
+                    _server_step(rule, constants, w, update, first_moment, second_moment, z)
                 trajectory[z, k] = w[z]
                 if updates.shape[0]:
                     updates[z, k] = moves[z]

@@ -9,31 +9,25 @@ so the number of workers changes nothing in the result.
 from __future__ import annotations
 
 import math
-import multiprocessing
-import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import (
     Block,
     Capabilities,
-    Memory,
-    Memoryless,
     Options,
     State,
-    as_network,
     is_combining,
 )
 from fedtaper.core.sketch import SKETCH, sketch
-from fedtaper.engines import KEEP_DIM
+from fedtaper.engines import KEEP_DIM, taken_part
+from fedtaper.engines.network_client import Client, one_thread
+from fedtaper.engines.workers import Workers, can_fork, cores
 from fedtaper.experiment import Experiment
-from fedtaper.problems.network import bind
 from fedtaper.rules.behaviours import SCALED, actual_step_sizes, sent, tables
 
 SLOT_BYTES = 2**29  # clients' models held at once
@@ -45,7 +39,11 @@ class Cpu:
 
     name = "cpu"
     capabilities = Capabilities(
-        problems=frozenset({"network"}), updates=True, behaviours=True, combining=True
+        problems=frozenset({"network"}),
+        stateful_rules=True,
+        updates=True,
+        behaviours=True,
+        combining=True,
     )
 
     def check(self) -> None:
@@ -63,50 +61,6 @@ class Cpu:
 ENGINE = Cpu()
 
 
-class Client:
-    """One network on one thread: trains any client's model from the shared one."""
-
-    def __init__(self, experiment: Experiment, device: str = "cpu") -> None:
-        self.e, self.device = experiment, device
-        self.problem = as_network(experiment.problem)
-        self.module = self.problem.module().to(device)
-        self.w = torch.zeros(experiment.problem.dim, device=device)
-        self.gradient = torch.zeros_like(self.w)
-        bind(self.module, self.w, self.gradient)
-
-    def train(self, client: int, seed: int, round_: int, anchor: Any, a: Any) -> tuple[float, ...]:
-        """Local updates from ``anchor``; the model is left in ``self.w``."""
-        problem = self.problem
-        self.w.copy_(anchor)
-        losses, right = [], []
-        memory = self.e.local.init(self.w)
-        for step, batch in enumerate(problem.batches(self.e, seed, client, round_)):
-            loss, share = problem.batch_loss(self.module, *self._taken(client, batch))
-            self.gradient.zero_()
-            loss.backward()
-            with torch.no_grad():
-                memory = self._moved(anchor, float(a[step]), memory)
-            losses.append(loss.detach())
-            right.append(share)
-        mean = float(torch.stack(losses).mean())
-        share = math.nan if right[0] is None else float(torch.stack(right).mean())
-        return mean, share, float((self.w - anchor).norm())
-
-    def _moved(self, anchor: Any, a: float, memory: Memory) -> Memory:
-        """One local update of ``self.w``, in place."""
-        local = self.e.local
-        if isinstance(local, Memoryless):
-            self.w.sub_(local.direction(self.gradient, self.w, anchor), alpha=a)
-            return memory
-        new, memory = local.step(self.w, self.gradient, anchor, a, memory)
-        self.w.copy_(new)
-        return memory
-
-    def _taken(self, client: int, batch: Any) -> Any:
-        taken = self.problem.take(client, batch)
-        return taken if self.device == "cpu" else [t.to(self.device) for t in taken]
-
-
 class CpuSession:
     """The rounds of one run: shared model, server memory, workers."""
 
@@ -119,12 +73,16 @@ class CpuSession:
             tuple(torch.from_numpy(array[s]).float().to(device) for array in state.memory)
             for s in range(len(state.seeds))
         ]
+        # where workers can reach it: every client's memory, (seeds, L, ...)
+        self.kept = tuple(
+            torch.from_numpy(array).float().to(device).share_memory_() for array in state.clients
+        )
         self.own = Client(experiment, device)
         self.kinds: Any = ()
         dim, clients = experiment.problem.dim, experiment.num_clients
         self.group = max(1, min(clients, SLOT_BYTES // (4 * dim)))
-        self.workers = min(workers or _cores(), clients)
-        self.pool: _Workers | None = None
+        self.workers = min(workers or cores(), clients)
+        self.pool: Workers | None = None
         self.round_seconds = 0.0
 
     def advance(self, rounds: int) -> Block:
@@ -139,20 +97,20 @@ class CpuSession:
         )
         span = (state.round, state.round + rounds)
         a, self.kinds = actual_step_sizes(e, *span), tables(e, *span)
-        weights = e.server_weights(e.step_sums(*span))
         if state.keep_updates:
             block.updates = np.full((*block.update_norms.shape, min(e.problem.dim, SKETCH)), np.nan)
-        with one_thread():
+        with one_thread(), torch.random.fork_rng(devices=[]):
             for k in range(rounds):
                 for s in np.flatnonzero(state.dead_round == 0):
-                    self._round(block, int(s), k, a[k], weights[k])
+                    self._round(block, int(s), k, a[k])
                 state.round += 1
         return block
 
-    def _round(self, block: Block, s: int, k: int, a: Any, weights: Any) -> None:
+    def _round(self, block: Block, s: int, k: int, a: Any) -> None:
         began = time.perf_counter()
         e, round_, seed = self.e, self.state.round, int(self.state.seeds[s])
-        present = np.flatnonzero(e.present(round_, round_ + 1, seed)[0])
+        (weights,), (there,) = e.round_weights(round_, round_ + 1, seed)
+        present = np.flatnonzero(there)
         anchor = self.w[s]
         update = torch.zeros_like(anchor)
         found = np.full((e.num_clients, 3), np.nan)
@@ -162,7 +120,7 @@ class CpuSession:
             block.updates[s, k] = 0.0
         for low in range(0, len(present), self.group):
             members = present[low : low + self.group]
-            for i, values, model in self._trained(members, seed, round_, anchor, a):
+            for i, values, model in self._trained(members, s, round_, anchor, a):
                 found[i] = values
                 if not math.isfinite(values[2]):
                     self.state.dead_round[s], self.state.dead_client[s] = round_ + 1, i
@@ -181,7 +139,8 @@ class CpuSession:
         if moves is not None and is_combining(e.server) and len(present):
             combined = e.server.combine(moves[present], weights[present])
             update = torch.from_numpy(combined).to(anchor.dtype)
-        self.w[s], self.memory[s] = e.server.step(anchor, update, self.memory[s])
+        self.w[s], memory = e.server.step(anchor, update, self.memory[s])
+        self.memory[s] = e.server.learn(update, *taken_part(e, round_, weights, there), memory)
         block.update_norms[s, k] = np.where(np.isnan(found[:, 2]), 0.0, found[:, 2])
         self._measure(block, s, k, found, float((self.w[s] - anchor).norm()))
         self.round_seconds = time.perf_counter() - began
@@ -198,21 +157,25 @@ class CpuSession:
         return torch.from_numpy(other).float()
 
     def _trained(
-        self, members: Any, seed: int, round_: int, anchor: Any, a: Any
+        self, members: Any, s: int, round_: int, anchor: Any, a: Any
     ) -> Iterator[tuple[int, tuple[float, ...], Any]]:
         """Each member's loss, accuracy, update norm and model, in the order of the members."""
+        sent = self.memory[s][: self.e.server.travels]
+        place = (s, int(self.state.seeds[s]), round_)
         if self._pool_wanted() and len(members) > 1:
             assert self.pool is not None
-            yield from self.pool.train(self.own, members, seed, round_, anchor, a)
+            yield from self.pool.train(self.own, members, place, anchor, a, sent)
             return
         for i in members.tolist():
-            yield i, self.own.train(i, seed, round_, anchor, a[:, i]), self.own.w
+            kept = tuple(room[s, i] for room in self.kept)
+            found = self.own.train(i, *place[1:], anchor, a[:, i], kept, sent)
+            yield i, found, self.own.w
 
     def _pool_wanted(self) -> bool:
-        if self.pool is None and self.workers > 1 and "fork" in _METHODS:
+        if self.pool is None and self.workers > 1 and can_fork():
             left = self.e.rounds - self.state.round
             if self.round_seconds * left * len(self.state.seeds) > WORTHWHILE:
-                self.pool = _Workers(self.e, self.workers - 1, self.group)
+                self.pool = Workers(self.e, self.workers - 1, self.group, self.kept)
         return self.pool is not None
 
     def _measure(self, block: Block, s: int, k: int, found: Any, change: float) -> None:
@@ -230,6 +193,8 @@ class CpuSession:
     def sync(self) -> None:
         """Bring the State up to date with the models held here."""
         bring_back(self.state, self.w, self.memory)
+        for array, room in zip(self.state.clients, self.kept, strict=True):
+            array[...] = room.cpu().numpy()
 
     def close(self) -> None:
         """Send the workers home."""
@@ -255,98 +220,3 @@ def note(block: Block, s: int, k: int, values: dict[str, float]) -> None:
         if name not in block.metrics:
             block.metrics[name] = np.full(block.update_norms.shape[:2], np.nan)
         block.metrics[name][s, k] = value
-
-
-def _cores() -> int:
-    """How many processes a run may use: all cores, unless runs share them."""
-    return int(os.environ.get("FEDTAPER_WORKERS", "0")) or os.cpu_count() or 1
-
-
-_METHODS = multiprocessing.get_all_start_methods()
-
-
-class _Workers:
-    """Forked processes that take the next client off a shared list until none is left."""
-
-    def __init__(self, experiment: Experiment, count: int, slots: int) -> None:
-        fork = multiprocessing.get_context("fork")
-        self.anchor = torch.zeros(experiment.problem.dim).share_memory_()
-        self.models = torch.zeros(slots, experiment.problem.dim).share_memory_()
-        self.values = torch.zeros(slots, 3, dtype=torch.float64).share_memory_()
-        self.next = fork.Value("l", 0)
-        self.pipes: list[Any] = []
-        self.processes: list[Any] = []
-        for _ in range(count):
-            here, there = fork.Pipe()
-            held = [*self.pipes, here]  # a child keeps no end of the parent's: it sees its death
-            process = fork.Process(target=self._serve, args=(experiment, there, held), daemon=True)
-            process.start()
-            there.close()
-            self.pipes.append(here)
-            self.processes.append(process)
-
-    def _serve(self, experiment: Experiment, pipe: Any, held: list[Any]) -> None:
-        for other in held:
-            other.close()
-        torch.set_num_threads(1)
-        own = Client(experiment)
-        with suppress(EOFError, KeyboardInterrupt, OSError):
-            while (job := pipe.recv()) is not None:
-                try:
-                    self._work(own, *job)
-                    pipe.send(None)
-                except Exception as problem:
-                    pipe.send(f"{type(problem).__name__}: {problem}")
-
-    def _work(self, own: Client, members: Any, seed: int, round_: int, a: Any) -> None:
-        while True:
-            with self.next.get_lock():
-                place = self.next.value
-                self.next.value += 1
-            if place >= len(members):
-                return
-            i = int(members[place])
-            values = own.train(i, seed, round_, self.anchor, a[:, i])
-            self.models[place] = own.w
-            self.values[place] = torch.tensor(values, dtype=torch.float64)
-
-    def train(
-        self, own: Client, members: Any, seed: int, round_: int, anchor: Any, a: Any
-    ) -> Iterator[tuple[int, tuple[float, ...], Any]]:
-        self.anchor.copy_(anchor)
-        self.next.value = 0
-        for pipe in self.pipes:
-            pipe.send((members, seed, round_, a))
-        self._work(own, members, seed, round_, a)
-        for pipe in self.pipes:
-            try:
-                trouble = pipe.recv()
-            except EOFError:
-                raise FedtaperError(
-                    "a worker process died (out of memory?): resume, or use workers=1"
-                ) from None
-            if trouble is not None:
-                raise FedtaperError(f"a worker failed: {trouble}")
-        for place, i in enumerate(members.tolist()):
-            yield i, tuple(self.values[place].tolist()), self.models[place]
-
-    def close(self) -> None:
-        for pipe in self.pipes:
-            with suppress(OSError):
-                pipe.send(None)
-            pipe.close()
-        for process in self.processes:
-            process.join(timeout=2)
-            if process.is_alive():
-                process.kill()
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread an operation: two collapse where the machine is shared."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -44,9 +44,10 @@ class LateSession(CpuSession):
         super().__init__(experiment, state, workers)
         self.timeline = Timeline.of(experiment, state)
 
-    def _round(self, block: Block, s: int, k: int, a: Any, weights: Any) -> None:
+    def _round(self, block: Block, s: int, k: int, a: Any) -> None:
         began = time.perf_counter()
         e, round_ = self.e, self.state.round
+        weights = e.server_weights(e.step_sums(round_, round_ + 1))[0]
         slots = self.timeline.arrivals[s][round_ : round_ + 1]
         before, update = self.w[s], torch.zeros_like(self.w[s])
         found = np.full((e.num_clients, 3), np.nan)
@@ -89,8 +90,7 @@ class LateSession(CpuSession):
             a = self.e.step_sizes(row, row + 1)[0]
             factor = {int(slots.client[0, m]): float(slots.factor[0, m]) for m in members}
             clients = np.array(list(factor), dtype=np.int64)
-            seed = int(self.state.seeds[s])
             for low in range(0, len(clients), self.group):
                 part = clients[low : low + self.group]
-                for i, values, model in self._trained(part, seed, draw, anchor, a):
+                for i, values, model in self._trained(part, s, draw, anchor, a):
                     yield i, factor[i], np.asarray(values), model - anchor

@@ -8,8 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedtaper.core.protocols import Array, Block, Capabilities, Options, State, is_combining
-from fedtaper.engines import new_block, quick_rounds
+from fedtaper.core.protocols import (
+    Array,
+    Block,
+    Capabilities,
+    Memory,
+    Options,
+    State,
+    is_combining,
+)
+from fedtaper.core.rules import restarted
+from fedtaper.engines import new_block, quick_rounds, taken_part
 from fedtaper.engines.history import Timeline
 from fedtaper.experiment import Experiment
 from fedtaper.rules import behaviours
@@ -23,6 +32,7 @@ class Reference:
     name = "reference"
     capabilities = Capabilities(
         problems=frozenset({"linear", "quadratic", "stream", "moving", "gradient", "network"}),
+        stateful_rules=True,
         updates=True,
         behaviours=True,
         delays=True,
@@ -76,8 +86,7 @@ def _advance_seed(e: Experiment, state: State, block: Block, s: int, rounds: int
     seed, first = int(state.seeds[s]), state.round
     a = behaviours.actual_step_sizes(e, first, first + rounds)
     kind, scale = behaviours.tables(e, first, first + rounds)
-    weights = e.server_weights(e.step_sums(first, first + rounds))
-    present = e.present(first, first + rounds, seed)
+    weights, present = e.round_weights(first, first + rounds, seed)
     w = state.w[s]
     trajectory = block.w
     assert trajectory is not None
@@ -88,8 +97,14 @@ def _advance_seed(e: Experiment, state: State, block: Block, s: int, rounds: int
         update = np.zeros_like(w)
         moves = np.zeros((e.num_clients, len(w)))
         last = None if state.last is None else state.last[s]
+        sent = memory[: e.server.travels]
         for i in range(e.num_clients):
-            mine = local_model(e, seed, i, first + k, w, a[k, :, i]) if present[k, i] else w
+            mine = w
+            if present[k, i]:
+                kept = tuple(array[s, i] for array in state.clients)
+                mine, kept = local_model(e, (seed, i, first + k), w, a[k, :, i], kept, sent)
+                for array, value in zip(state.clients, kept, strict=False):
+                    array[s, i] = value
             if not np.all(np.isfinite(mine)):
                 state.dead_round[s], state.dead_client[s] = first + k + 1, i
                 break
@@ -108,6 +123,8 @@ def _advance_seed(e: Experiment, state: State, block: Block, s: int, rounds: int
             if is_combining(e.server) and there.any():
                 update = e.server.combine(moves[there], weights[k, there])
             w, memory = e.server.step(w, update, memory)
+            facts = taken_part(e, first + k, weights[k], present[k])
+            memory = e.server.learn(update, *facts, memory)
             trajectory[s, k] = w
     state.w[s] = w
     for array, value in zip(state.memory, memory, strict=True):
@@ -132,7 +149,7 @@ def _advance_late(timeline: Timeline, state: State, block: Block, s: int, rounds
             sent = state.history[s, slots.base[k, slot] % timeline.depth]
             row, draw = int(slots.row[k, slot]), int(slots.draw[k, slot])
             a = e.step_sizes(row, row + 1)[0, :, i]
-            move = local_model(e, seed, i, draw, sent, a) - sent
+            move = local_model(e, (seed, i, draw), sent, a, (), ())[0] - sent
             if not np.all(np.isfinite(move)):
                 state.dead_round[s], state.dead_client[s] = first + k + 1, i
                 break
@@ -150,13 +167,20 @@ def _advance_late(timeline: Timeline, state: State, block: Block, s: int, rounds
         array[s] = value
 
 
-def local_model(e: Experiment, seed: int, client: int, round_: int, w: Array, a: Array) -> Array:
-    """A client's model after one round's local updates from w, with step sizes a."""
-    mine, memory = w.copy(), e.local.init(w)
+def local_model(
+    e: Experiment, place: tuple[int, int, int], w: Array, a: Array, kept: Memory, sent: Memory
+) -> tuple[Array, Memory]:
+    """A client's model and memory after one round's local updates from w, with step sizes a.
+
+    ``place`` is (seed, client, round); ``kept`` the memory of earlier rounds; ``sent`` what
+    came with the model.
+    """
+    seed, client, round_ = place
+    mine, memory = w.copy(), restarted(e.local, w, kept, sent)
     for step, batch in enumerate(e.problem.batches(e, seed, client, round_)):
         gradient = e.problem.gradient(client, mine, batch)
         mine, memory = e.local.step(mine, gradient, w, a[step], memory)
-    return mine
+    return mine, e.local.finish(mine, w, float(a.sum()), memory)
 
 
 ENGINE = Reference()

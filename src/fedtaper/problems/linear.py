@@ -199,7 +199,7 @@ class LinearRegression:
         """One client's mini-batches in one round: drawn uniformly, with replacement."""
         size = int(self.sizes[client])
         for step in range(e.steps[client]):
-            yield draws.batch(seed, client, round_, step, e.batch_size, size)
+            yield draws.batch(seed, client, round_, step, int(e.batch_sizes[client]), size)
 
     def every_sample(self, client: int) -> NDArray[np.int64]:
         """All of a client's samples as one batch."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedtaper.core.errors import FedtaperError
-from fedtaper.core.protocols import Memoryless
+from fedtaper.core.rules import Memoryless
 
 
 def proximal_direction(gradient: Any, w: Any, anchor: Any, mu: float) -> Any:

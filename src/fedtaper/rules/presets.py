@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedtaper.rules.control import Controlled, Dynamic, DynamicServer, Scaffold
 from fedtaper.rules.local import Proximal, Sgd
-from fedtaper.rules.server import Adagrad, Adam, Average, Normalised, Yogi
+from fedtaper.rules.momentum import AdamW, Momentum
+from fedtaper.rules.server import Adagrad, Adam, Average, AverageMomentum, Normalised, Yogi
 
 PRESETS: dict[str, dict[str, Any]] = {
     "fedsgd": {"local": Sgd(), "server": Average(), "local_steps": 1},
@@ -23,4 +25,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     "fedadagrad": {"local": Sgd(), "server": Adagrad()},
     "fedadam": {"local": Sgd(), "server": Adam()},
     "fedyogi": {"local": Sgd(), "server": Yogi()},
+    "fedavgm": {"local": Sgd(), "server": AverageMomentum()},
+    "momentum": {"local": Momentum(), "server": Average()},
+    "nesterov": {"local": Momentum(nesterov=True), "server": Average()},
+    "adamw": {"local": AdamW(), "server": Average()},
+    "scaffold": {"local": Scaffold(), "server": Controlled()},
+    "feddyn": {"local": Dynamic(), "server": DynamicServer()},
 }

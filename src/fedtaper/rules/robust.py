@@ -16,10 +16,11 @@ import numpy as np
 
 from fedtaper.core.checks import check_whole
 from fedtaper.core.errors import FedtaperError
-from fedtaper.rules.server import Array, _Mean, _one_of, _shares
+from fedtaper.core.rules import PlainServer
+from fedtaper.rules.server import Array, _one_of, _shares
 
 
-class _Coordinates(_Mean):
+class _Coordinates(PlainServer):
     """A mean taken coordinate by coordinate: no weights, so no planned influence."""
 
     rescales: ClassVar[bool] = True  # not a weighted mean of the models: no limit ODE
@@ -69,7 +70,7 @@ class Trimmed(_Coordinates):
 
 
 @dataclass(frozen=True)
-class Clipped(_Mean):
+class Clipped(PlainServer):
     """The mean of updates that are scaled down to ``norm`` where they are larger.
 
     One client moves the model by at most its weight times the norm. Without ``norm`` it is

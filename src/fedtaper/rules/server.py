@@ -15,8 +15,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtaper.core.checks import check_number
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import Memory
+from fedtaper.core.rules import PlainServer
 
 Array = NDArray[np.float64]
 
@@ -25,23 +27,8 @@ def _shares(by: str, samples: Array) -> Array:
     return samples / samples.sum() if by == "samples" else np.full(len(samples), 1 / len(samples))
 
 
-class _Mean:
-    """The step of a plain mean: w + D, no memory."""
-
-    rescales: ClassVar[bool] = False
-    erases_influence: bool = False
-
-    def init(self, w: Any) -> Memory:
-        """A mean keeps nothing."""
-        return ()
-
-    def step(self, w: Any, update: Any, memory: Memory) -> tuple[Any, Memory]:
-        """Move by the weighted sum of the updates."""
-        return w + update, memory
-
-
 @dataclass(frozen=True)
-class Average(_Mean):
+class Average(PlainServer):
     """The mean of the clients' models, each counting the same or by its samples."""
 
     by: Literal["uniform", "samples"] = "uniform"
@@ -55,7 +42,7 @@ class Average(_Mean):
 
 
 @dataclass(frozen=True)
-class Normalised(_Mean):
+class Normalised(PlainServer):
     """FedNova: updates over their own number of local steps, times the mean number.
 
     With equal numbers this is :class:`Average` exactly. ``over="step_sums"`` divides by the
@@ -110,7 +97,7 @@ def scaled_step(w: Any, m: Any, v: Any, eta: float, tau: float) -> Any:
 
 
 @dataclass(frozen=True)
-class _Optimiser:
+class _Optimiser(PlainServer):
     """Both moments of the mean update D, then a scaled step (Reddi et al. 2021)."""
 
     eta: float = 0.1
@@ -122,7 +109,7 @@ class _Optimiser:
     rescales: ClassVar[bool] = True
 
     @property
-    def erases_influence(self) -> bool:
+    def erases_influence(self) -> bool:  # type: ignore[override]
         """As its mean does."""
         return self.mean.erases_influence
 
@@ -172,6 +159,48 @@ class Yogi(_Optimiser):
     """FedYogi: v -= (1 - b2) D^2 sign(v - D^2)."""
 
     second = staticmethod(yogi)
+
+
+def velocity(v: Any, update: Any, beta: float) -> Any:
+    """What momentum accumulates: beta v + update."""
+    return beta * v + update
+
+
+@dataclass(frozen=True)
+class AverageMomentum(PlainServer):
+    """FedAvgM (Hsu et al. 2019): v = beta v + D, then w + v. Everybody's step grows alike.
+
+    The shared model moves 1 / (1 - beta) times as fast; ratios of influence stay.
+    """
+
+    beta: float = 0.9
+    mean: Average | Normalised = field(default_factory=Average)
+
+    def __post_init__(self) -> None:
+        check_number("beta", self.beta, low=0.0, below=1.0)
+
+    @property
+    def gain(self) -> float:  # type: ignore[override]
+        """What a long run of equal updates is multiplied by."""
+        return 1 / (1 - self.beta)
+
+    @property
+    def erases_influence(self) -> bool:  # type: ignore[override]
+        """As its mean does."""
+        return self.mean.erases_influence
+
+    def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
+        """Those of ``mean``."""
+        return self.mean.weights(samples, steps, step_sums)
+
+    def init(self, w: Any) -> Memory:
+        """No velocity."""
+        return (w * 0.0,)
+
+    def step(self, w: Any, update: Any, memory: Memory) -> tuple[Any, Memory]:
+        """The velocity forward, then along it."""
+        v = velocity(memory[0], update, self.beta)
+        return w + v, (v,)
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -107,6 +107,7 @@ class Recorder:
         """All that a resume needs, as named arrays."""
         done = int(np.searchsorted(self.round, state.round, side="right"))
         parts = {f"memory_{i}": array for i, array in enumerate(state.memory)}
+        parts |= {f"clients_{i}": array.copy() for i, array in enumerate(state.clients)}
         kept = {f"metric_{name}": array[:, :done] for name, array in self.metrics.items()}
         if state.last is not None:
             kept["last"] = state.last
@@ -129,6 +130,7 @@ class Recorder:
         shape = state.w.shape
         state.round, state.w = int(saved["state_round"]), saved["state_w"]
         state.memory = tuple(saved[f"memory_{i}"] for i in range(len(state.memory)))
+        state.clients = tuple(saved[f"clients_{i}"] for i in range(len(state.clients)))
         state.dead_round, state.dead_client = saved["dead_round"], saved["dead_client"]
         if state.last is not None:
             state.last = saved["last"]

@@ -118,6 +118,11 @@ def from_toml(
     for name in ("delays", "asynchronous", "staleness"):
         if name in settings:
             settings[name] = kinds.arrival(settings[name], f"[experiment] {name}", find)
+    if isinstance(settings.get("participation"), dict):
+        where, table = "[experiment] participation", settings["participation"]
+        settings["participation"] = kinds.rule(
+            table, kinds.PARTICIPATION, where, "participation", find
+        )
     if "rounds" not in settings:
         raise FedtaperError("[experiment] needs rounds")
     schedules = _schedules(tree["schedules"], objective.num_clients, find)

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from fedtaper.core.errors import FedtaperError, nearest
+from fedtaper.core.participation import Exactly
 from fedtaper.core.schedules import Constant, Cosine, Piecewise, Power, Shaped, WarmUp
 from fedtaper.problems.data.drift import LabelDrift
 from fedtaper.problems.data.splits import Dirichlet, DominantClass, Iid, RareClass
@@ -15,10 +16,12 @@ from fedtaper.problems.images import ImageClassification
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.rules.asynchronous import Asynchronous, Duration
 from fedtaper.rules.behaviours import BEHAVIOURS
+from fedtaper.rules.control import Controlled, Dynamic, DynamicServer, Scaffold
 from fedtaper.rules.delays import FixedDelay, HeavyDelay, RandomDelay
 from fedtaper.rules.local import Proximal, Sgd
+from fedtaper.rules.momentum import AdamW, Momentum
 from fedtaper.rules.robust import Clipped, Median, Trimmed
-from fedtaper.rules.server import Adagrad, Adam, Average, Normalised, Yogi
+from fedtaper.rules.server import Adagrad, Adam, Average, AverageMomentum, Normalised, Yogi
 from fedtaper.rules.staleness import Hinge, Polynomial, Undiscounted
 from fedtaper.storage.names import is_import_path
 
@@ -30,7 +33,14 @@ SPLITS: dict[str, Any] = {
     "dirichlet": Dirichlet,
 }
 DRIFTS: dict[str, Any] = {"label_drift": LabelDrift}
-LOCAL_RULES: dict[str, Any] = {"sgd": Sgd, "proximal": Proximal}
+LOCAL_RULES: dict[str, Any] = {
+    "sgd": Sgd,
+    "proximal": Proximal,
+    "momentum": Momentum,
+    "adamw": AdamW,
+    "scaffold": Scaffold,
+    "dynamic": Dynamic,
+}
 MEANS: dict[str, Any] = {"average": Average, "normalised": Normalised}
 SERVER_RULES: dict[str, Any] = MEANS | {
     "adagrad": Adagrad,
@@ -39,6 +49,9 @@ SERVER_RULES: dict[str, Any] = MEANS | {
     "median": Median,
     "trimmed": Trimmed,
     "clipped": Clipped,
+    "average_momentum": AverageMomentum,
+    "controlled": Controlled,
+    "dynamic_server": DynamicServer,
 }
 SCHEDULES: dict[str, Any] = {
     "power": Power,
@@ -58,15 +71,16 @@ ARRIVALS: dict[str, Any] = {
     "polynomial": Polynomial,
     "hinge": Hinge,
 }
-NESTED: dict[str, Any] = (
-    SCHEDULES | SERVER_RULES | SPLITS | BEHAVIOURS | LOCAL_RULES | ARRIVALS | DRIFTS
-)
+PARTICIPATION: dict[str, Any] = {"exactly": Exactly}
+RULES: dict[str, Any] = SERVER_RULES | LOCAL_RULES | BEHAVIOURS
+NESTED: dict[str, Any] = RULES | SCHEDULES | SPLITS | ARRIVALS | DRIFTS | PARTICIPATION
 # the methods that tell what a class of the user's own is for
 METHODS = {
     "the local rule": ("direction", "step"),
     "the server rule": ("weights",),
     "the behaviour": ("plan",),
     "the schedule": ("__call__",),
+    "participation": ("present",),
     "the problem": ("initial",),
     "the split": ("places",),
 }

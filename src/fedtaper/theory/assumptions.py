@@ -103,7 +103,7 @@ class _Regression:
         second = [_second_moment(problem, i, self.w) for i in range(e.num_clients)]
         fields = np.linalg.norm(problem.mean_field(self.w), axis=-1)
         self.second_moment = float(max(second))
-        self.variance = float(max(np.array(second) - fields**2) / e.batch_size)
+        self.variance = float(max((np.array(second) - fields**2) / e.batch_sizes))
         self.apart = float(fields.max())
         self.pull = float(np.linalg.norm(p @ problem.mean_field(self.w)) / p.sum())
 

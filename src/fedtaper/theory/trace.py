@@ -112,7 +112,7 @@ def _replay(
             )
         _trace_rounds(
             problem.rows, starts, sizes, zeros, matrices, vectors,
-            keys, a, e.steps, e.batch_size, before[low:high], out.drift[low:high],
+            keys, a, e.steps, e.batch_sizes, before[low:high], out.drift[low:high],
             out.noise[low:high], out.drift_apart[low:high], out.noise_apart[low:high],
         )  # fmt: skip
 
@@ -127,15 +127,16 @@ def _replay(
 @njit(nogil=True, cache=True, fastmath=FMA)
 def _trace_rounds(
     rows, starts, sizes, zeros, matrices, vectors,
-    keys, a, steps, batch_size, before, drift, noise, drift_apart, noise_apart,
+    keys, a, steps, batch_sizes, before, drift, noise, drift_apart, noise_apart,
 ):  # fmt: skip
     dim = before.shape[2]
-    half = (batch_size + 1) // 2
-    picks = np.empty(2 * half, dtype=np.uint32)
+    picks = np.empty(2 * ((batch_sizes.max() + 1) // 2), dtype=np.uint32)
     mine, gradient = np.empty(dim), np.empty(dim)
     sums, noises = np.empty(dim), np.empty(dim)
     for k in range(a.shape[0]):
         for i in range(len(starts)):
+            batch_size = batch_sizes[i]
+            half = (batch_size + 1) // 2
             for z in range(before.shape[0]):  # inside the clients: their data stays in the cache
                 mine[:] = before[z, k]
                 sums[:] = 0.0

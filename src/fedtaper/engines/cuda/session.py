@@ -157,7 +157,9 @@ class CudaSession:
         began = time.perf_counter()
         e, round_, seed = self.e, self.state.round, int(self.state.seeds[s])
         a = e.step_sizes(round_, round_ + 1)
-        weights = torch.from_numpy(np.array(e.server_weights(a.sum(axis=1))[0])).float()
+        weights = torch.from_numpy(
+            np.array(e.round_weights(round_, round_ + 1, seed)[0][0])
+        ).float()
         order = self._order(seed, round_)
         anchor = self.w[s]
         while True:

@@ -77,10 +77,10 @@ def _updates(
 ) -> tuple[Any, dict[str, float]]:
     if not is_network(e.problem):
         with np.errstate(over="ignore", invalid="ignore"):
-            return reference.local_model(e, seed, client, round_, w, a) - w, {}
+            return reference.local_model(e, (seed, client, round_), w, a, (), ())[0] - w, {}
     import torch
 
-    from fedtaper.engines.cpu import Client, one_thread
+    from fedtaper.engines.network_client import Client, one_thread
 
     own = Client(e)
     anchor = torch.from_numpy(w)

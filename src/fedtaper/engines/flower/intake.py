@@ -37,6 +37,8 @@ class Intake:
         self.total = np.zeros(len(w), w.dtype)  # no memory until it is written to
         self.norms = np.zeros(e.num_clients)
         self.norms[asked] = np.nan
+        self.there = np.zeros(e.num_clients, dtype=bool)  # those whose updates count
+        self.over_present = e.average_over == "present"
         self.moves = moves
         self.told: list[dict[str, float]] = []
         self.kept: dict[int, Any] | None = {} if is_combining(e.server) else None
@@ -46,6 +48,7 @@ class Intake:
     def add(self, client: int, answer: Answer) -> None:
         """One more update; the sum depends on the order, so add in that of the clients."""
         update, self.norms[client], measured = answer
+        self.there[client] = True
         clipped = self._clipped(self.norms[client])
         if self.kept is not None:
             self.kept[client] = np.concatenate(update) * self.total.dtype.type(clipped)
@@ -71,6 +74,14 @@ class Intake:
     def _clipped(self, norm: float) -> float:
         """By what an update is scaled down."""
         return 1.0 if self.limit is None or norm <= self.limit else self.limit / norm
+
+    @property
+    def mean(self) -> Any:
+        """The weighted sum; the mean over those present where that is asked for."""
+        if not self.over_present or self.kept is not None or not self.there.any():
+            return self.total
+        scale = self.weights.sum() / self.weights[self.there].sum()
+        return self.total * self.total.dtype.type(scale)
 
     def add_noise(self, multiplier: float) -> None:
         """Central differential privacy: Gaussian noise for the largest share that one site has.

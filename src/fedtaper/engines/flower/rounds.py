@@ -233,9 +233,9 @@ class Session:
         """The server rule's step on the weighted sum of the updates; the absent add nothing."""
         self.answered, self.notes = intake.count, {}
         with np.errstate(over="ignore", invalid="ignore"):
-            total = intake.combined(self.e.server)
+            intake.combined(self.e.server)
             intake.add_noise(self.federation.noise_multiplier)
-            self.w, self.memory = self.e.server.step(self.w, total, self.memory)
+            self.w, self.memory = self.e.server.step(self.w, intake.mean, self.memory)
         return intake.norms, intake.measured()
 
     def _scores(self) -> dict[str, float]:

@@ -1,0 +1,83 @@
+"""One client's training on a network: what the CPU engine and the sites of Flower share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from fedtaper.core.protocols import Memory, as_network
+from fedtaper.core.rules import Memoryless, restarted
+from fedtaper.experiment import Experiment
+from fedtaper.problems.network import bind
+from fedtaper.problems.randomness import seed_step
+from fedtaper.problems.samples import converted
+
+
+class Client:
+    """One network on one thread: trains any client's model from the shared one."""
+
+    def __init__(self, experiment: Experiment, device: str = "cpu") -> None:
+        self.e, self.device = experiment, device
+        self.problem = as_network(experiment.problem)
+        self.module = self.problem.module().to(device)
+        self.w = torch.zeros(experiment.problem.dim, device=device)
+        self.gradient = torch.zeros_like(self.w)
+        bind(self.module, self.w, self.gradient)
+
+    def train(
+        self, client: int, seed: int, round_: int, anchor: Any, a: Any,
+        kept: Memory = (), sent: Memory = (),
+    ) -> tuple[float, ...]:  # fmt: skip
+        """Local updates from ``anchor``; the model is left in ``self.w``.
+
+        ``kept`` is the client's memory of earlier rounds, which is changed in place; ``sent``
+        what came with the model.
+        """
+        problem, local = self.problem, self.e.local
+        self.w.copy_(anchor)
+        losses, right = [], []
+        memory = restarted(local, anchor, kept, sent)
+        for step, batch in enumerate(problem.batches(self.e, seed, client, round_)):
+            taken = self._taken(client, batch)
+            seed_step(batch)
+            loss, share = problem.batch_loss(self.module, *taken)
+            self.gradient.zero_()
+            loss.backward()
+            with torch.no_grad():
+                memory = self._moved(anchor, float(a[step]), memory)
+            losses.append(loss.detach())
+            right.append(share)
+        for room, value in zip(kept, local.finish(self.w, anchor, float(a.sum()), memory)):  # noqa: B905 (no room where nothing is kept)
+            room.copy_(value)
+        mean = float(torch.stack(losses).mean())
+        share = math.nan if right[0] is None else float(torch.stack(right).mean())
+        return mean, share, float((self.w - anchor).norm())
+
+    def _moved(self, anchor: Any, a: float, memory: Memory) -> Memory:
+        """One local update of ``self.w``, in place."""
+        local = self.e.local
+        if isinstance(local, Memoryless):
+            self.w.sub_(local.direction(self.gradient, self.w, anchor), alpha=a)
+            return memory
+        new, memory = local.step(self.w, self.gradient, anchor, a, memory)
+        self.w.copy_(new)
+        return memory
+
+    def _taken(self, client: int, batch: Any) -> Any:
+        taken = self.problem.take(client, batch)
+        return taken if self.device == "cpu" else converted(taken, lambda t: t.to(self.device))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread an operation: two collapse where the machine is shared."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,57 @@
+"""Fields of an Experiment that take more than one form and always give the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from inspect import getattr_static
+from typing import Any, get_args
+
+from fedtaper.core.errors import FedtaperError
+from fedtaper.core.influence import checked_schedules
+from fedtaper.core.protocols import ProblemKind
+from fedtaper.core.schedules import Schedule
+from fedtaper.rules.behaviours import Behaviour, checked
+
+KINDS = get_args(ProblemKind)
+
+
+class PerClient:
+    """The field ``schedules``: takes one schedule or one per client, gives one per client."""
+
+    def __get__(self, experiment: Any, owner: Any = None) -> tuple[Schedule, ...]:
+        if experiment is None:
+            raise AttributeError("schedules")  # so that the field has no default
+        found: tuple[Schedule, ...] = experiment.__dict__["schedules"]
+        return found
+
+    def __set__(self, experiment: Any, value: Sequence[Schedule] | Schedule) -> None:
+        _check_problem(experiment.problem)
+        given = tuple(checked_schedules(value))
+        alone = isinstance(value, Schedule)
+        experiment.__dict__["schedules"] = given * experiment.num_clients if alone else given
+
+
+class ByClient:
+    """The field ``behaviours``: takes a mapping or pairs, gives sorted pairs."""
+
+    def __get__(self, experiment: Any, owner: Any = None) -> tuple[tuple[int, Behaviour], ...]:
+        if experiment is None:
+            return ()  # the default
+        found: tuple[tuple[int, Behaviour], ...] = experiment.__dict__["behaviours"]
+        return found
+
+    def __set__(
+        self,
+        experiment: Any,
+        value: Mapping[int, Behaviour] | tuple[tuple[int, Behaviour], ...],
+    ) -> None:
+        experiment.__dict__["behaviours"] = checked(value, experiment.num_clients)
+
+
+def _check_problem(problem: Any) -> None:
+    # the one place that looks at an unknown object: what it says of itself, nothing else
+    if isinstance(problem, type) or getattr_static(problem, "kind", None) not in KINDS:
+        raise FedtaperError(
+            f"problem must be one such as LinearRegression() or Custom(...), not {problem!r:.80}; "
+            "a problem of your own fulfils fedtaper.core.protocols.Problem"
+        )
