@@ -28,7 +28,16 @@ lint: .venv/dev
 	$(BIN)/lint-imports
 	$(BIN)/repo-review .
 
-test: lint
+# Pages are tested in Chromium: one that is here, else Debian's, else Playwright's own. Without
+# any of them these tests are skipped.
+.venv/browser: .venv/dev
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null \
+	  || apt-get install --yes -qq chromium >/dev/null 2>&1 \
+	  || timeout 300 $(BIN)/playwright install chromium >/dev/null 2>&1 \
+	  || echo "No Chromium could be installed: the tests of pages are skipped."
+	@touch $@
+
+test: lint .venv/browser
 	$(BIN)/pytest -n auto
 
 # whole federations of processes, and their faults: about ten minutes

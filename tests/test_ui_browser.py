@@ -180,11 +180,12 @@ def test_sliders_show_what_the_library_computes(open_page):
         page,
         lambda: page.get_by_label("Paper’s case").select_option(label="Case 3: one client counts"),
     )
+    assert page.get_by_label("Paper’s case").input_value() == "Case 3: one client counts"
     slider = page.get_by_label("delta of client 1")
     drawn(page, lambda: [slider.press("ArrowLeft") for _ in range(8)])
     rows = table(page, "Clients")
     delta = float(rows[1][2])
-    assert delta == 0.96
+    assert delta == 0.96 and page.get_by_label("Paper’s case").input_value() == ""
     problem = ft.LinearRegression()
     schedules = [ft.Power(0.1, 0.76), ft.Power(0.1, delta), *[ft.Power(0.1, 1.0)] * 8]
     e = ft.Experiment(problem, schedules, rounds=5000, local_steps=5)

@@ -19,6 +19,7 @@ from fedtaper.ui.pages import pages
 from fedtaper.ui.runs import Runs, mark
 
 LIVE, IDLE = 1.0, 3.0  # seconds between two looks at the folder
+FIRST = 0.15  # seconds that the first list may spend on reading; the rest follows as events
 BREATH = 15.0  # seconds after which a silent stream says that it is there
 KEPT = 32  # answers about runs that are kept until the run changes
 
@@ -72,9 +73,10 @@ class Api:
 
     def list_runs(self, words: dict[str, str]) -> Any:
         """All rows; those that are not read yet follow as events."""
-        self.runs.scan(again=True)
+        self.runs.scan(FIRST, again=True)
         return {
-            "folder": str(self.root),
+            "folder": self.root.name,
+            "path": str(self.root),
             "version": self.runs.version,
             "runs": [row.plain() for row in self.runs.listed()],
             "failed": self.jobs.failed(),

@@ -232,7 +232,7 @@ class Chart {
     });
     const data = columns(this.spec, this.log.x, this.log.y);
     const options = {
-      ...this.size(), series: out, bands, padding: [8, 14, 0, 0],
+      ...this.size(), series: out, bands, padding: [8, 24, 0, 0],
       scales: { x: scale("x"), y: scale("y") },
       axes: [this.axis("x", this.spec.xlabel), this.axis("y")],
       legend: { show: false }, focus: { alpha: 0.25 },

@@ -52,7 +52,9 @@ async function start() {
   } catch (trouble) {
     return void main.append(locked(trouble.message));
   }
-  document.getElementById("folder").textContent = first.folder;
+  const folder = document.getElementById("folder");
+  folder.textContent = first.folder;
+  folder.title = first.path;
   known.rows = new Map(first.runs.map((row) => [row.id, row]));
   known.failed = first.failed;
   addEventListener("hashchange", () => {

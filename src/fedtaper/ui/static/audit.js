@@ -33,7 +33,7 @@ async function look(id, place) {
   const rows = found.rows.map((row) => row.map((cell, j) => (j === 1 ? verdict(cell) : cell)));
   const graph = el("div", { class: "charts" });
   place.replaceChildren(el("p", {}, el("strong", {}, words)), el("h2", {}, "Verdicts"), el("p", {}, found.title),
-    table("Verdicts", found.head, rows, [2, 3, 4, 5, 6]), ...found.remarks.map((text) => el("p", {}, text)),
+    table("Verdicts", found.head, rows, [2, 3, 4, 5, 6], [6]), ...found.remarks.map((text) => el("p", {}, text)),
     el("h2", {}, "Evidence over the rounds"), graph, el("p", { class: "muted" }, found.caveat));
   const shown = found.evidence.map((values, i) => ({ name: `client ${found.rows[i][0]}`, values }));
   const some = shown.some((one) => one.values.some((value) => value !== null));

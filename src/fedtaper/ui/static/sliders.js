@@ -36,7 +36,12 @@ function slider(id, label, value, [low, high, step, log], set) {
 
 export class Panel {
   constructor(place, offered, state, changed) {
-    Object.assign(this, { offered, state, changed });
+    Object.assign(this, { offered, state });
+    this.changed = () => {
+      this.preset.value = this.chosen ?? ""; // any other setting is no preset any more
+      this.chosen = null;
+      changed();
+    };
     this.top = el("div");
     this.each = el("div", { class: "each" });
     this.common = el("div");
@@ -68,8 +73,10 @@ export class Panel {
   head() {
     const names = Object.keys(this.offered.presets);
     const preset = el("select", { id: "preset", onchange: () => {
+      this.chosen = preset.value;
       if (preset.value) this.replace(structuredClone(this.offered.presets[preset.value]));
     } }, el("option", { value: "" }, "choose…"), names.map((name) => el("option", { value: name }, name)));
+    this.preset = preset;
     const modes = Object.entries(MODES).map(([mode, label]) => {
       const radio = el("input", { type: "radio", name: "mode", value: mode, checked: this.state.mode === mode,
         onchange: () => this.turn(mode) });
