@@ -1,6 +1,6 @@
 """Error bars: against exact recursions, Lyapunov's equation, forecasts and many seeds."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from test_fair import logistic
 import fedtaper as ft
 from fedtaper.outcomes.scaling import CRITICAL, average
 from fedtaper.outcomes.spread import centres, spread
-from fedtaper.paper.glm import last_models
+from fedtaper.paper.glm import HeavyBall, last_models
 
 torch = pytest.importorskip("torch")
 
@@ -154,26 +154,6 @@ def test_logistic_coverage():
     found = spread(e, 3000.0)
     inside = np.abs(w - found.target - found.lag) < 1.96 * np.sqrt(np.diag(found.covariance))
     assert np.all(np.abs(inside.mean(axis=0) - 0.95) < 0.05)
-
-
-@dataclass(frozen=True)
-class HeavyBall:
-    """Momentum, kept for a round or for the run."""
-
-    beta: float
-    keeps: str
-    added_curvature: float = 0.0
-
-    @property
-    def gain(self):
-        return 1 / (1 - self.beta)
-
-    def init(self, w):
-        return (w * 0.0,)
-
-    def step(self, w, gradient, anchor, a, memory):
-        speed = self.beta * memory[0] + gradient
-        return w - a * speed, (speed,)
 
 
 @pytest.mark.parametrize("keeps", ["round", "run"])

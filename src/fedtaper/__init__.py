@@ -14,8 +14,10 @@ from fedtaper.core.schedules import Constant, Cosine, Piecewise, Power, Shaped, 
 from fedtaper.core.version import __version__
 from fedtaper.engines.flower.federation import Federation, Task
 from fedtaper.experiment import Experiment
+from fedtaper.outcomes.contributions import Contributions, contributions
 from fedtaper.outcomes.fair import Fair, fair
 from fedtaper.outcomes.intervals import Intervals, intervals
+from fedtaper.outcomes.price import Price, price
 from fedtaper.planning.plan import Fade, Plan, plan
 from fedtaper.problems.custom import Custom
 from fedtaper.problems.data import Dirichlet, DominantClass, Iid, RareClass
@@ -68,6 +70,7 @@ __all__ = [
     "ClientAudit",
     "Clipped",
     "Constant",
+    "Contributions",
     "Controlled",
     "Copies",
     "Cosine",
@@ -111,6 +114,7 @@ __all__ = [
     "Plan",
     "Polynomial",
     "Power",
+    "Price",
     "ProbabilityOne",
     "Proximal",
     "RandomDelay",
@@ -135,6 +139,7 @@ __all__ = [
     "audit",
     "bound",
     "check",
+    "contributions",
     "effective_influence",
     "fair",
     "forecast",
@@ -146,6 +151,7 @@ __all__ = [
     "load",
     "noise_sums",
     "plan",
+    "price",
     "probability_one",
     "read_toml",
     "report",

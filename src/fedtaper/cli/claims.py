@@ -19,8 +19,8 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             help="Claims by id or family, such as R1 T2 I: R regression, T theory, I images, "
-            "A audit, E seizure detection, X late and moving clients; all for every one "
-            "[default: R]."
+            "A audit, E seizure detection, O outcomes, X late and moving clients; all for every "
+            "one [default: R]."
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for claims.json and the figures.")] = Path(

@@ -79,6 +79,8 @@ for command in (
     theory.forecast,
     outcomes.fair,
     outcomes.intervals,
+    outcomes.price,
+    outcomes.contributions,
     engines.engines,
     claims.reproduce,
     claims.report,

@@ -11,11 +11,14 @@ import typer
 from fedtaper.cli.terminal import console, table
 from fedtaper.core.errors import AssumptionWarning
 from fedtaper.experiment import Experiment
+from fedtaper.outcomes.contributions import contributions as find_contributions
 from fedtaper.outcomes.fair import Fair
 from fedtaper.outcomes.fair import fair as find_fair
 from fedtaper.outcomes.goals import GOALS, WORDS
 from fedtaper.outcomes.intervals import METHODS
 from fedtaper.outcomes.intervals import intervals as find_intervals
+from fedtaper.outcomes.price import METHODS as PRICES
+from fedtaper.outcomes.price import price as find_price
 from fedtaper.storage.config import read_toml
 from fedtaper.storage.store import load
 
@@ -68,6 +71,43 @@ def intervals(
     """
     given = read_toml(source) if source.is_file() else load(source)
     found = find_intervals(given, level=level, method=method, of=of)  # type: ignore[arg-type]
+    head, *rows = found.rows()
+    table(found.title, head, rows)
+    for note in found.notes:
+        console.print(note, highlight=False, soft_wrap=True)
+    if plot is not None:
+        console.print(f"Drawn: {found.plot(plot)}", highlight=False)
+
+
+def price(
+    file: File,
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(PRICES)}.")] = "auto",
+    seeds: Annotated[int, typer.Option(min=2, help="Seeds of paired runs.")] = 5,
+    plot: Plot = None,
+) -> None:
+    """What 1 % more influence for each client does to every client's loss.
+
+    Example: fedtaper price examples/case1.toml --plot price.png
+    """
+    found = find_price(read_toml(file), method=method, seeds=range(seeds))  # type: ignore[arg-type]
+    head, *rows = found.rows()
+    table(found.title, head, rows)
+    if plot is not None:
+        console.print(f"Drawn: {found.plot(plot)}", highlight=False)
+
+
+def contributions(
+    source: Annotated[Path, typer.Argument(help="A TOML file, or a run folder with updates.")],
+    method: Annotated[str, typer.Option(help="auto, exact or sampled.")] = "auto",
+    permutations: Annotated[int, typer.Option(help="Of sampled values.")] = 200,
+    plot: Plot = None,
+) -> None:
+    """What each client brought: Shapley values and leave-one-out, in units of the loss.
+
+    Example: fedtaper contributions examples/case1.toml
+    """
+    given = read_toml(source) if source.is_file() else load(source)
+    found = find_contributions(given, method=method, permutations=permutations)  # type: ignore[arg-type]
     head, *rows = found.rows()
     table(found.title, head, rows)
     for note in found.notes:

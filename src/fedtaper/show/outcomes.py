@@ -52,6 +52,60 @@ def error_bars(found: Any, path: Path) -> Path:
     return path
 
 
+def coverage(checks: Any, limits: tuple[float, float], path: Path) -> Path:
+    """Coverage with its interval, one line per scenario and quantity."""
+    with figure(path, height=0.17 * len(checks) + 0.8) as axes:
+        axis = axes[0, 0]
+        place = np.arange(len(checks))[::-1]
+        value = np.array([c.value for c in checks])
+        error = [value - [c.low for c in checks], [c.high for c in checks] - value]
+        axis.axvspan(*limits, color="#009E73", alpha=0.15, linewidth=0)
+        axis.axvline(0.95, color="k", linewidth=0.6)
+        axis.errorbar(value, place, xerr=error, fmt="o", color=COLOURS[0], markersize=3)
+        axis.set_yticks(place, [c.name for c in checks])
+        axis.set_xlabel("coverage of 95 % intervals")
+    return path
+
+
+def contributed(found: Any, path: Path) -> Path:
+    """Shapley values with intervals and leave-one-out, beside who brought what to whom."""
+    place = np.arange(len(found.shapley))
+    with figure(path, columns=2, height=2.8) as axes:
+        bars, heat = axes[0]
+        bars.bar(place, found.shapley, color=COLOURS[0], width=0.7, label="Shapley value")
+        if not found.exact:
+            error = [found.shapley - found.low, found.high - found.shapley]
+            bars.errorbar(place, found.shapley, yerr=error, fmt="none", color="k", capsize=2)
+        bars.plot(place, found.leave_one_out, "D", color=COLOURS[1], label="leave-one-out")
+        bars.axhline(0, color="k", linewidth=0.6)
+        bars.set_xlabel("client")
+        bars.set_ylabel("lower mean loss")
+        bars.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+        client_ticks(bars.xaxis, len(place))
+        _heat(heat, found.for_whom, "brought by client", "to the loss of client", flip=True)
+    return path
+
+
+def price_map(found: Any, path: Path) -> Path:
+    """Prices as a heat map: blue where a loss falls."""
+    with figure(path, height=3.0) as axes:
+        _heat(axes[0, 0], found.loss, "1 % more for client", "change of the loss of client")
+        axes[0, 0].set_yticks(range(len(found.clients)), [str(i) for i in found.clients])
+    return path
+
+
+def _heat(axis: Any, values: Any, rows: str, columns: str, flip: bool = False) -> None:
+    far = float(np.abs(values).max()) or 1.0
+    colours = "RdBu" if flip else "RdBu_r"
+    shown = axis.imshow(values, cmap=colours, vmin=-far, vmax=far, aspect="auto")
+    axis.figure.colorbar(shown, ax=axis, shrink=0.9)
+    axis.set_ylabel(rows)
+    axis.set_xlabel(columns)
+    axis.grid(visible=False)
+    client_ticks(axis.xaxis, values.shape[1])
+    client_ticks(axis.yaxis, values.shape[0])
+
+
 def client_ticks(axis: Any, count: int) -> None:
     """Whole numbers, and not too many."""
     axis.set_ticks(np.arange(0, count, max(1, -(-count // 15))))

@@ -1,0 +1,203 @@
+"""What influence costs: how every client's loss changes with each client's influence."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedtaper.core.errors import FedtaperError
+from fedtaper.core.protocols import as_network, is_quadratic
+from fedtaper.core.schedules import Power
+from fedtaper.experiment import Experiment
+from fedtaper.outcomes.equilibria import minimiser, sensitivity, shares
+from fedtaper.outcomes.losses import LARGEST, TorchLosses, losses_of
+from fedtaper.simulation.drive import run as simulate
+
+Array = NDArray[np.float64]
+PERCENT = 0.01
+METHODS = ("auto", "exact", "runs")
+
+
+@dataclass(frozen=True)
+class Price:
+    """How losses change when one client's influence rises by 1 % and the others' stay.
+
+    Attributes:
+        loss: change of client j's loss (column) for client i's influence (row), (L, L).
+        accuracy: the same for the share of correct answers, or None.
+        share: the influences at which the prices hold, as shares.
+        losses: each client's loss there.
+        low, high: a 95 % interval for ``loss``; None where it is exact.
+        method: "exact" by implicit differentiation, or "runs" by paired runs.
+        clients: which clients' influences were changed: the rows.
+    """
+
+    loss: Array
+    accuracy: Array | None = field(repr=False)
+    share: Array
+    losses: Array
+    low: Array | None = field(repr=False)
+    high: Array | None = field(repr=False)
+    method: str
+    clients: tuple[int, ...]
+    seconds: float = field(repr=False)
+
+    @property
+    def title(self) -> str:
+        """What this is, in one line."""
+        how = "exact" if self.method == "exact" else "paired runs, 95 % intervals for the mean"
+        return f"What 1 % more influence does to the losses ({how})"
+
+    def rows(self) -> list[list[str]]:
+        """The table's cells, a heading first: own loss, mean loss, who gains and loses most."""
+        rows = [["client", "share", "own loss", "mean loss", "gains most", "loses most"]]
+        for row, i in zip(self.loss, self.clients, strict=True):
+            gains, loses = int(np.argmin(row)), int(np.argmax(row))
+            cells = [str(i), f"{self.share[i]:.4g}", f"{row[i]:+.4g}", f"{row.mean():+.4g}"]
+            rows.append([*cells, f"{gains} ({row[gains]:+.3g})", f"{loses} ({row[loses]:+.3g})"])
+        return rows
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
+        lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+        return "\n".join([self.title, *lines])
+
+    def plot(self, path: str | Path) -> Path:
+        """Draw the prices as a heat map."""
+        from fedtaper.show.outcomes import price_map
+
+        return price_map(self, Path(path))
+
+
+def price(
+    source: Any,
+    p: ArrayLike | None = None,
+    *,
+    method: Literal["auto", "exact", "runs"] = "auto",
+    seeds: Iterable[int] = range(5),
+    change: float = 0.25,
+    clients: Iterable[int] | None = None,
+) -> Price:
+    r"""What each client's influence costs every client.
+
+    For convex problems the equilibrium is differentiated:
+    :math:`\partial f_j / \partial p_i = -\nabla f_j' H(p)^{-1} \nabla f_i`. For networks the
+    experiment is run with and without a change of one client's scale c, with the same draws,
+    over several seeds.
+
+    Args:
+        source: a convex problem, or an experiment: the influences are its effective ones at
+            the horizon.
+        p: influences, for a problem; equal by default.
+        method: "exact", "runs", or "auto": exact where the model has at most 2,000 parameters.
+        seeds: of the paired runs; at least 2.
+        change: by how much the scale is changed in paired runs; the result is per 1 %.
+        clients: whose influence is changed, in paired runs; by default every client's. Each
+            costs one more run per seed.
+
+    >>> import fedtaper as ft
+    >>> found = ft.price(ft.LinearRegression(num_clients=3, samples=200))
+    >>> bool((found.loss.diagonal() < 0).all())  # more influence lowers one's own loss
+    True
+    """
+    began = time.perf_counter()
+    if method not in METHODS:
+        raise FedtaperError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+    e = source if isinstance(source, Experiment) else None
+    problem = source.problem if e is not None else source
+    small = is_quadratic(problem) or problem.dim <= LARGEST
+    if method == "exact" or (method == "auto" and small):
+        given = e.influence().raw if e is not None else p
+        share = shares(
+            np.ones(problem.num_clients) if given is None else given, problem.num_clients
+        )
+        return _exact(problem, share, began)
+    if e is None:
+        raise FedtaperError("prices by paired runs need an experiment, not only a problem")
+    return _paired(e, sorted({int(s) for s in seeds}), change, clients, began)
+
+
+def _exact(problem: Any, share: Array, began: float) -> Price:
+    losses = losses_of(problem)
+    w = minimiser(losses, share)
+    moved = PERCENT * sensitivity(losses, w, share) * share  # (d, L): by 1 % more of each
+    accuracy = losses.accuracies(w)
+    if accuracy is not None:
+        there = [losses.accuracies(w + step) for step in moved.T]
+        accuracy = np.stack([a - accuracy for a in there if a is not None])
+    return Price(
+        loss=(losses.gradients(w) @ moved).T,
+        accuracy=accuracy,
+        share=share,
+        losses=losses.values(w),
+        low=None,
+        high=None,
+        method="exact",
+        clients=tuple(range(len(share))),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _paired(
+    e: Experiment, seeds: list[int], change: float, clients: Iterable[int] | None, began: float
+) -> Price:
+    from scipy.special import stdtrit
+
+    if len(seeds) < 2:
+        raise FedtaperError("paired runs need at least 2 seeds for an interval")
+    if not (math.isfinite(change) and change > -1 and change != 0):
+        raise FedtaperError(f"change must be above -1 and not 0, such as 0.25, not {change!r}")
+    who = tuple(range(e.num_clients)) if clients is None else tuple(clients)
+    judge = TorchLosses(as_network(e.problem))
+    scale = PERCENT / math.log1p(change)
+    found, base = np.empty((len(seeds), len(who), e.num_clients)), []
+    right: list[Any] = []
+    for k, seed in enumerate(seeds):
+        plain = _end(replace(e, seed=seed))
+        base.append(judge.values(plain))
+        others = [_end(replace(e, seed=seed, schedules=_more(e, i, change))) for i in who]
+        found[k] = [scale * (judge.values(w) - base[-1]) for w in others]
+        at = judge.accuracies(plain)
+        if at is not None:
+            right.append([scale * (np.asarray(judge.accuracies(w)) - at) for w in others])
+    middle = found.mean(axis=0)
+    half = float(stdtrit(len(seeds) - 1, 0.975)) * found.std(axis=0, ddof=1)
+    half = half / math.sqrt(len(seeds))
+    return Price(
+        loss=middle,
+        accuracy=np.mean(right, axis=0) if right else None,
+        share=e.influence().share,
+        losses=np.mean(base, axis=0),
+        low=middle - half,
+        high=middle + half,
+        method="runs",
+        clients=who,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _more(e: Experiment, client: int, change: float) -> tuple[Any, ...]:
+    """The schedules with one client's scale changed."""
+    out = list(e.schedules)
+    mine = out[client]
+    if not isinstance(mine, Power):
+        raise FedtaperError(f"paired runs change the scale c of a Power, not of {mine!r}")
+    out[client] = replace(mine, c=mine.c * (1 + change))
+    return tuple(out)
+
+
+def _end(e: Experiment) -> Array:
+    """The last shared model of a run."""
+    made = simulate(e, progress=False)
+    if made.diverged:
+        raise FedtaperError(f"a paired run diverged: {made.diverged[0]}")
+    last = made.model if made.w is None else made.w[-1]
+    return np.asarray(last, dtype=np.float64)
