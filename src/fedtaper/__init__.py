@@ -14,10 +14,12 @@ from fedtaper.core.schedules import Constant, Cosine, Piecewise, Power, Shaped, 
 from fedtaper.core.version import __version__
 from fedtaper.engines.flower.federation import Federation, Task
 from fedtaper.experiment import Experiment
+from fedtaper.outcomes.board import Board, board
 from fedtaper.outcomes.contributions import Contributions, contributions
 from fedtaper.outcomes.fair import Fair, fair
 from fedtaper.outcomes.intervals import Intervals, intervals
 from fedtaper.outcomes.price import Price, price
+from fedtaper.outcomes.steer import Steered, steer
 from fedtaper.planning.plan import Fade, Plan, plan
 from fedtaper.problems.custom import Custom
 from fedtaper.problems.data import Dirichlet, DominantClass, Iid, RareClass
@@ -66,6 +68,7 @@ __all__ = [
     "Auditor",
     "Average",
     "AverageMomentum",
+    "Board",
     "Bound",
     "ClientAudit",
     "Clipped",
@@ -128,6 +131,7 @@ __all__ = [
     "Shaped",
     "Stability",
     "StabilityWarning",
+    "Steered",
     "Tapers",
     "Task",
     "Tracking",
@@ -137,6 +141,7 @@ __all__ = [
     "Yogi",
     "__version__",
     "audit",
+    "board",
     "bound",
     "check",
     "contributions",
@@ -158,6 +163,7 @@ __all__ = [
     "run",
     "run_many",
     "stability",
+    "steer",
     "to_toml",
     "tracking_error",
 ]

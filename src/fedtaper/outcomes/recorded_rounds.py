@@ -38,6 +38,11 @@ def from_updates(
             "this run has no updates or models to share out: run it with updates=True"
         )
     e = run.experiment
+    if np.shape(run.updates)[-1] != e.problem.dim:
+        raise FedtaperError(
+            "this run keeps sketches of its updates, as runs of large models do: they cannot be "
+            "added up to models"
+        )
     if e.server.rescales:
         raise FedtaperError(f"{e.server!r} rescales updates: they cannot be shared out")
     if len(run.round) != e.rounds or np.any(np.diff(run.round) != 1):

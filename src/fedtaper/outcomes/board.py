@@ -1,0 +1,166 @@
+"""One page for the board: what was asked, what was given, what is certified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedtaper.auditing import Audit, audit
+from fedtaper.core.errors import FedtaperError
+from fedtaper.outcomes.contributions import Contributions, contributions
+from fedtaper.outcomes.equilibria import shares
+from fedtaper.outcomes.fair import Fair
+from fedtaper.outcomes.intervals import Intervals, intervals
+from fedtaper.results import Run
+
+Array = NDArray[np.float64]
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Board:
+    """Asked, given, certified: data for a page, with what could not be had and why.
+
+    Attributes:
+        goal: what was asked for, in words.
+        asked: each client's share of the influence as planned, (L,).
+        given: its effective share in the run's last round, (L,).
+        audit: what the clients' updates show, if the run kept them.
+        intervals: every client's loss with its interval, if they can be computed.
+        contributions: what each client brought, if that can be computed.
+        gap: the certificate of the goal, NaN without one.
+        missing: what is not here, and why, one sentence each.
+    """
+
+    goal: str
+    asked: Array
+    given: Array
+    audit: Audit | None
+    intervals: Intervals | None
+    contributions: Contributions | None
+    gap: float
+    missing: tuple[str, ...]
+
+    def rows(self) -> list[list[str]]:
+        """One table: a heading, then one row per client."""
+        head = ["client", "asked", "given"]
+        columns: list[list[str]] = [
+            [str(i) for i in range(len(self.asked))],
+            [f"{v:.1%}" for v in self.asked],
+            [f"{v:.1%}" for v in self.given],
+        ]
+        if self.audit is not None:
+            head.append("audit")
+            columns.append([client.verdict for client in self.audit.clients])
+        if self.intervals is not None and self.intervals.losses is not None:
+            band = self.intervals.losses
+            head += ["loss", f"{self.intervals.level:.0%} interval"]
+            columns.append([f"{v:.5g}" for v in band.value])
+            ends = zip(band.low, band.high, strict=True)
+            columns.append([f"{low:.5g} to {high:.5g}" for low, high in ends])
+        if self.contributions is not None:
+            head.append("brought")
+            columns.append([f"{v:.4g}" for v in self.contributions.shapley])
+        return [head, *(list(row) for row in zip(*columns, strict=True))]
+
+    def sentences(self) -> list[str]:
+        """What the table shows, and what is certified, in words."""
+        off = float(np.abs(self.asked - self.given).max())
+        out = [f"Asked: {self.goal}."]
+        out.append(f"Given: no client's share differs from the plan by more than {off:.1%}.")
+        if self.audit is not None:
+            verdicts = [client.verdict for client in self.audit.clients]
+            kept = sum(v == "as declared" for v in verdicts)
+            out.append(f"Audited: {kept} of {len(verdicts)} clients did as they declared.")
+        if not np.isnan(self.gap):
+            out.append(
+                f"Certified: no influences serve the goal better by more than {self.gap:.1e}."
+            )
+        if self.intervals is not None:
+            out.append(f"The losses are for {self.intervals.target}.")
+        return [*out, *self.missing]
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
+        lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+        return "\n".join(["Asked, given, certified", *lines, *self.sentences()])
+
+
+def board(
+    run: Run, asked: Fair | ArrayLike | None = None, *, level: float = 0.95, seed: int | None = None
+) -> Board:
+    """Everything about a run that the people who answer for it need, as data.
+
+    Args:
+        run: what was run; one seed of it where there are many.
+        asked: what was planned: a ``Fair``, or influences. By default the run's own: what was
+            given is then what was asked.
+        level: of the intervals.
+        seed: which seed of a run over many; by default the first.
+
+    >>> import fedtaper as ft
+    >>> found = ft.fair(ft.LinearRegression(num_clients=3, samples=200))
+    >>> plan = found.plan(rounds=300, local_steps=5, offset=50)
+    >>> page = ft.board(ft.run(plan.experiment, progress=False), found)
+    >>> page.rows()[0]
+    ['client', 'asked', 'given', 'loss', '95% interval', 'brought']
+    """
+    if run.many:
+        run = _one_seed(run, run.seeds[0] if seed is None else seed)
+    e = run.experiment
+    given = e.influence().share
+    missing: list[str] = []
+
+    def attempt(what: str, make: Callable[[], Found]) -> Found | None:
+        try:
+            return make()
+        except FedtaperError as problem:
+            missing.append(f"{what}: not here, since {problem}.")
+            return None
+
+    if isinstance(asked, Fair):
+        goal, target, gap = f"goal {asked.goal}", asked.p, asked.gap
+    else:
+        goal, gap = "the influences as planned", np.nan
+        target = given if asked is None else shares(asked, e.num_clients)
+    audited = None
+    if run.updates is not None:
+        audited = attempt("Audit", lambda: audit(run))
+    else:
+        missing.append("Audit: not here, since the run kept no updates (updates=True).")
+    return Board(
+        goal=goal,
+        asked=target,
+        given=given,
+        audit=audited,
+        intervals=attempt("Intervals", lambda: intervals(run, level=level)),
+        contributions=attempt("Contributions", lambda: contributions(e)),
+        gap=gap,
+        missing=tuple(missing),
+    )
+
+
+def _one_seed(run: Run, seed: int) -> Run:
+    if seed not in run.seeds:
+        raise FedtaperError(f"the run has no seed {seed}: choose one of {run.seeds[:5]} ...")
+    k = run.seeds.index(seed)
+
+    def pick(values: Any) -> Any:
+        return None if values is None else values[k]
+
+    return replace(
+        run,
+        seeds=(seed,),
+        many=False,
+        w=pick(run.w),
+        w0=pick(run.w0),
+        metrics={name: values[k] for name, values in run.metrics.items()},
+        update_norms=run.update_norms[k],
+        updates=pick(run.updates),
+        model=pick(run.model),
+    )
