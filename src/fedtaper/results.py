@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtaper.core.errors import FedtaperError
+from fedtaper.core.protocols import as_network, is_network
 from fedtaper.experiment import Experiment
 
 Array = NDArray[np.float64]
@@ -73,3 +75,55 @@ class Run:
             f"Run({len(self.round)} rounds x {len(self.seeds)} seeds, "
             f"metrics {', '.join(self.metrics)}{ends})"
         )
+
+    @property
+    def final(self) -> Array:
+        """The last shared model as one vector, whatever its size; (seeds, dim) of many seeds."""
+        if self.w is None:
+            assert self.model is not None
+            return self.model
+        if not self.w.shape[-2]:
+            raise FedtaperError("the run diverged in its first round: there is no model")
+        return self.w[..., -1, :]
+
+    def module(self, seed: int | None = None) -> Any:
+        """The trained ``torch.nn.Module``, in evaluation mode: frozen weights, buffers and all.
+
+        Args:
+            seed: which seed's, of a run over many.
+        """
+        import torch
+
+        from fedtaper.problems.network import bind
+
+        w = np.array(self._of(seed), dtype=np.float32)
+        made = as_network(self.experiment.problem).module()
+        bind(made, torch.from_numpy(w))
+        return made.eval()
+
+    def state_dict(self, seed: int | None = None) -> dict[str, Any]:
+        """The trained model's tensors by name; regression has one, ``w``."""
+        if not is_network(self.experiment.problem):
+            return {"w": np.array(self._of(seed))}
+        return {name: t.detach().clone() for name, t in self.module(seed).state_dict().items()}
+
+    def _of(self, seed: int | None) -> Array:
+        """The final model of one seed."""
+        if not self.many:
+            return self.final
+        if seed not in self.seeds:
+            raise FedtaperError(f"of which seed? This run has seeds {list(self.seeds)[:20]}")
+        return np.asarray(self.final[self.seeds.index(int(seed))])  # type: ignore[arg-type]
+
+    def to_frame(self) -> Any:
+        """The metrics as a pandas DataFrame: one row per seed and recorded round."""
+        try:
+            import pandas
+        except ImportError:
+            raise FedtaperError("to_frame needs pandas: pip install pandas") from None
+        parts = []
+        for s, seed in enumerate(self.seeds):
+            rows = {name: v[s] if self.many else v for name, v in self.metrics.items()}
+            columns = {"seed": seed, "round": self.round, "n": self.n, "t": self.t, **rows}
+            parts.append(pandas.DataFrame(columns))
+        return pandas.concat(parts, ignore_index=True)

@@ -13,7 +13,17 @@ from typing import Annotated, Any
 
 import typer
 
-from fedtaper.cli import claims, engines, federation, influence, outcomes, simulation, theory, ui
+from fedtaper.cli import (
+    claims,
+    engines,
+    export,
+    federation,
+    influence,
+    outcomes,
+    simulation,
+    theory,
+    ui,
+)
 from fedtaper.cli.terminal import console, show_error, show_warning, speaking
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.version import __version__
@@ -84,6 +94,7 @@ for command in (
     engines.engines,
     claims.reproduce,
     claims.report,
+    export.export,
     ui.ui,
     federation.new,
     federation.deploy,

@@ -19,6 +19,7 @@ from fedtaper.storage.fingerprint import differences, fingerprint, in_words
 
 CONFIG, ARRAYS, METRICS, PROVENANCE = "config.toml", "run.npz", "metrics.csv", "provenance.json"
 DATA, MODEL, STATE = "data.npz", "model.npz", "state.npz"
+TENSORS = "model.safetensors"  # the trained model, for other programs
 SITES = "sites.json"  # of a run on Flower: what became of each site
 
 

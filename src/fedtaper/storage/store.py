@@ -3,7 +3,8 @@
 A run folder holds ``config.toml`` (every setting resolved), ``run.npz`` (the arrays),
 ``metrics.csv`` (one row per round and seed), ``provenance.json`` (version, command, settings,
 machine, time), ``state.npz`` (where the run ended, so that more rounds can be added),
-``model.npz`` (the last model, where it is too large for the trajectory to be kept), and
+``model.npz`` (the last model, where it is too large for the trajectory to be kept),
+``model.safetensors`` (the trained model by the names of its tensors, for other programs), and
 ``checkpoint.npz`` with the one before it while it is unfinished.
 
 ``run.npz`` is written last. It describes itself and the files beside it: format version, shapes,
@@ -28,7 +29,7 @@ import numpy as np
 from fedtaper.core.errors import FedtaperError
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.results import Run
-from fedtaper.storage import durable
+from fedtaper.storage import durable, tensors
 from fedtaper.storage.checkpoints import (
     CHECKPOINT,
     PREVIOUS,
@@ -46,6 +47,7 @@ from fedtaper.storage.loading import (
     PROVENANCE,
     SITES,
     STATE,
+    TENSORS,
     is_complete,
     load,
 )
@@ -63,6 +65,7 @@ __all__ = [
     "PROVENANCE",
     "SITES",
     "STATE",
+    "TENSORS",
     "Checkpoints",
     "clear",
     "drop",
@@ -79,7 +82,9 @@ __all__ = [
     "standing",
     "write_text",
 ]
-RUN_FILES = (CONFIG, ARRAYS, METRICS, PROVENANCE, STATE, DATA, MODEL, SITES, CHECKPOINT, PREVIOUS)
+RUN_FILES = (
+    CONFIG, ARRAYS, METRICS, PROVENANCE, STATE, DATA, MODEL, TENSORS, SITES, CHECKPOINT, PREVIOUS,
+)  # fmt: skip
 CSV_ROWS = 100_000  # of metrics.csv; more are thinned (run.npz has all)
 
 
@@ -150,6 +155,10 @@ def save(
     files[CONFIG] = _text(out / CONFIG, config)
     if run.model is not None:
         files[MODEL] = _arrays(out / MODEL, {"model": run.model.astype(np.float32)})
+    named = _model(run)
+    if named is not None:
+        durable.write(out / TENSORS, tensors.packed(named))
+        files[TENSORS] = durable.file_digest(out / TENSORS)
     if state is not None:
         files[STATE] = _arrays(out / STATE, state)
     about = {"fingerprint": known or fingerprint(run.experiment), "files": files}
@@ -157,6 +166,17 @@ def save(
     for name in (CHECKPOINT, PREVIOUS):
         (out / name).unlink(missing_ok=True)
     return replace(run, path=out, provenance=notes)
+
+
+def _model(run: Run) -> dict[str, Any] | None:
+    """The trained model by the names of its tensors; None of many seeds, or where there is none."""
+    if run.many or run.experiment.problem.kind == "recorded" or not len(run.round):
+        return None
+    return {
+        name: t if isinstance(t, np.ndarray) else t.float().numpy() if t.is_floating_point()
+        else t.numpy()
+        for name, t in run.state_dict().items()
+    }  # fmt: skip
 
 
 def run_arrays(run: Run) -> dict[str, Any]:

@@ -1,0 +1,32 @@
+"""``fedtaper export``: the trained model as a file of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedtaper.cli.terminal import console
+from fedtaper.core.errors import FedtaperError
+from fedtaper.storage import durable, tensors
+from fedtaper.storage.loading import TENSORS
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    out: Annotated[Path, typer.Option(help="File to write.")] = Path("model.safetensors"),
+) -> None:
+    """Take the trained model home: its tensors by name, as a .safetensors file.
+
+    Example: fedtaper export runs/hospitals --out model.safetensors
+    """
+    path = run / TENSORS
+    if not path.is_file():
+        raise FedtaperError(
+            f"{run} holds no {TENSORS}: it is written for finished runs of one seed"
+        )
+    found = tensors.read(path)
+    durable.write(out, path.read_bytes())
+    count = sum(array.size for array in found.values())
+    console.print(f"{out}: {len(found)} tensors, {count:,} numbers", highlight=False)
