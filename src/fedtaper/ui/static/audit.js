@@ -35,7 +35,8 @@ async function look(id, place) {
   place.replaceChildren(el("p", {}, el("strong", {}, words)), el("h2", {}, "Verdicts"), el("p", {}, found.title),
     table("Verdicts", found.head, rows, [2, 3, 4, 5, 6], [6]), ...found.remarks.map((text) => el("p", {}, text)),
     el("h2", {}, "Evidence over the rounds"), graph, el("p", { class: "muted" }, found.caveat));
-  const shown = found.evidence.map((values, i) => ({ name: `client ${found.rows[i][0]}`, values }));
+  const named = (who) => (/^\d+$/.test(who) ? `client ${who}` : who); // sites may have names
+  const shown = found.evidence.map((values, i) => ({ name: named(found.rows[i][0]), values }));
   const some = shown.some((one) => one.values.some((value) => value !== null));
   if (!some) return void graph.replaceWith(message("These updates hold no evidence about how fast a client tapers."));
   const inner = el("div");
