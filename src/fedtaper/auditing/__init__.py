@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedtaper.auditing.challenges import Asked
 from fedtaper.auditing.judge import Finding, Trace, judge, since
 from fedtaper.auditing.records import NO_WITNESS, SIZES_ONLY, Audit, ClientAudit
 from fedtaper.auditing.replay import HeldOut
@@ -130,6 +131,7 @@ class Auditor:
         self._declared: list[Array] = []  # (4, L) a round
         self._updates: list[Array] = []
         self._w: list[Array] = []
+        self._asked: list[tuple[int, Array, Array, Array]] = []  # round, q, log n, sums
 
     @property
     def declared(self) -> Declared:
@@ -185,6 +187,29 @@ class Auditor:
                 step_sums=None if step_sums is None else step_sums[k],
             )
 
+    def challenge(self, products: ArrayLike, share: float = 1.0) -> None:
+        """Answers to a challenge in the round added last, NaN where there is none.
+
+        ``products`` (L,) are the inner products of the answers with what the same clients sent
+        in the base round. ``share`` is the part of a round's local updates that was asked for.
+        """
+        if not self.n:
+            raise FedtaperError("add the round first, then its challenge")
+        before = self.n[-2] if len(self.n) > 1 else 0.0
+        end = before + max(1.0, round(share * (self.n[-1] - before)))
+        sums, _, log_n, _ = declared_round(self.schedules, before, end, None)
+        found = np.asarray(products, dtype=np.float64)
+        if found.shape != sums.shape:
+            raise FedtaperError(f"products has shape {found.shape}; it must be {sums.shape}")
+        self._asked.append((len(self.n), found / sums, log_n, sums))
+
+    @property
+    def _answers(self) -> Asked | None:
+        if not self._asked:
+            return None
+        rounds, q, log_n, sums = zip(*self._asked, strict=True)
+        return Asked(np.array(rounds), *(np.stack(part, axis=1) for part in (q, log_n, sums)))
+
     def _keep(self, moves: Array, w: Array | None) -> None:
         small = sketch(moves)
         if w is None and self._w:
@@ -207,6 +232,7 @@ class Auditor:
             if len(self.held_out) == len(self.n)
             else None,
             self.quadratic,
+            self._answers,
         )
         p = influence(self.schedules, n=self.n[-1])
         deltas = np.array([s.delta for s in self.schedules])
@@ -223,11 +249,12 @@ def _assemble(
 ) -> Audit:
     if not 0 < level < 1:
         raise FedtaperError(f"level must lie between 0 and 1, not {level!r}")
-    from scipy.special import ndtri
+    from scipy.special import ndtri, stdtrit
 
     found = judge(trace)
     held = since(trace, found)
-    width = float(ndtri(0.5 + level / 2)) * found.error
+    exact = np.where(np.isfinite(found.freedom), stdtrit(found.freedom, 0.5 + level / 2), 0.0)
+    width = np.where(exact > 0, exact, ndtri(0.5 + level / 2)) * found.error
     low, high = found.excess - width, found.excess + width
     log_n = trace.declared.log_n[:, -1]
     records = []
@@ -254,6 +281,7 @@ def _assemble(
             )
         )
     witness = "norms" if trace.updates is None else "updates"
+    witness = "challenges" if trace.asked is not None else witness
     return Audit(tuple(records), int(rounds[-1]), float(n[-1]), witness, level)  # type: ignore[arg-type]
 
 
@@ -261,7 +289,7 @@ def _notes(verdict: str, found: Finding, i: int, trace: Trace) -> tuple[str, ...
     notes = []
     if verdict == "cannot tell":
         notes.append(NO_WITNESS)
-    if trace.updates is None and verdict == "as declared":
+    if trace.updates is None and verdict == "as declared" and trace.asked is None:
         notes.append(SIZES_ONLY)
     if found.witness == "updates" and not 0.5 < found.curvature[i] < 2:
         notes.append(

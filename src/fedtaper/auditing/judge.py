@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.auditing import directions, robust, sizes, taper
+from fedtaper.auditing.challenges import Asked, examine
 from fedtaper.auditing.records import ACCUSATIONS, Verdict
 from fedtaper.auditing.replay import HeldOut, fit_replayed
 from fedtaper.auditing.taper import Declared, Fit
@@ -30,13 +31,15 @@ class Trace:
     w: Array | None = None  # (rounds, d), the model each round started from
     held_out: HeldOut | None = None  # what the server expects from data of its own
     quadratic: bool = True  # whether the losses are, so that updates alone show a taper
+    asked: Asked | None = None  # the answers to challenges
 
     def among(self, clients: NDArray[np.int64]) -> Trace:
         """Some of the clients."""
         held = None if self.held_out is None else self.held_out.among(clients)
         moves = None if self.updates is None else self.updates[clients]
         declared = self.declared.pick(clients)
-        return Trace(self.norms[clients], declared, moves, self.w, held, self.quadratic)
+        asked = None if self.asked is None else self.asked.among(clients)
+        return Trace(self.norms[clients], declared, moves, self.w, held, self.quadratic, asked)
 
     def until(self, rounds: int) -> Trace:
         """The first rounds."""
@@ -47,6 +50,7 @@ class Trace:
             None if self.w is None else self.w[:rounds],
             None if self.held_out is None else self.held_out.until(rounds),
             self.quadratic,
+            None if self.asked is None else self.asked.until(rounds),
         )
 
 
@@ -59,6 +63,8 @@ class Finding:
     error: Array
     curvature: Array  # relative to the middle client's
     witness: str  # what the taper was estimated from
+    freedom: Array  # degrees of freedom of the error
+    found: NDArray[np.int64]  # challenges: the round from which on it is accused, else 0
 
 
 def judge(trace: Trace) -> Finding:
@@ -71,20 +77,28 @@ def judge(trace: Trace) -> Finding:
     plain = ~(idle | copying | noise)
     excess, error = np.full(len(idle), np.nan), np.full(len(idle), np.nan)
     curvature, explained = np.ones(len(idle)), np.ones(len(idle))
+    freedom, since_round = np.full(len(idle), np.inf), np.zeros(len(idle), dtype=np.int64)
     witness = "norms" if trace.quadratic or trace.held_out is not None else "none"
-    if plain.any() and trace.norms.shape[1] >= LEAST_ROUNDS and witness != "none":
+    if trace.asked is not None:
+        said, witness = examine(trace.asked), "challenges"
+        excess, error, freedom, since_round = said.excess, said.error, said.freedom, said.found
+    elif plain.any() and trace.norms.shape[1] >= LEAST_ROUNDS and witness != "none":
         fit, witness = _fit(trace, plain)
         excess[plain], error[plain], explained[plain] = fit.excess, fit.error, fit.explained
         curvature[plain] = np.exp(fit.log_curvature - np.median(fit.log_curvature))
     verdicts: list[Verdict] = []
     for i in range(len(idle)):
-        found = _taper_verdict(excess[i], error[i], witness)
+        if witness == "challenges":
+            found = _challenge_verdict(excess[i], error[i], freedom[i], int(since_round[i]))
+        else:
+            found = _taper_verdict(excess[i], error[i], witness)
         if found == "as declared" and (explained[i] < 0.5 or witness == "peers"):
             found = "cannot tell yet"  # it follows no model that would say so
         verdicts.append(
             "idle" if idle[i] else "copying" if copying[i] else "noise" if noise[i] else found
         )
-    return Finding(tuple(verdicts), excess, error, curvature, witness)
+    since_round = np.where(plain, since_round, 0)
+    return Finding(tuple(verdicts), excess, error, curvature, witness, freedom, since_round)
 
 
 def since(trace: Trace, final: Finding) -> list[int | None]:
@@ -105,7 +119,7 @@ def since(trace: Trace, final: Finding) -> list[int | None]:
         standing = {j: i for j, i in standing.items() if then[j] == final.verdicts[i]}
         for i in standing.values():
             out[i] = int(look)
-    return out
+    return [int(known) if known else past for known, past in zip(final.found, out, strict=True)]
 
 
 def _taper_verdict(excess: float, error: float, witness: str) -> Verdict:
@@ -120,6 +134,20 @@ def _taper_verdict(excess: float, error: float, witness: str) -> Verdict:
         # a network may learn its own samples more slowly than held-out ones, honestly
         return "cannot tell yet" if witness == "held-out" else "rising"
     sure = score > -accuse and excess + 1.96 * error < RULED_OUT
+    return "as declared" if sure else "cannot tell yet"
+
+
+def _challenge_verdict(excess: float, error: float, freedom: float, found: int) -> Verdict:
+    """Once accused, always accused: the promise is about ever. Nobody is called rising, since
+    saturation makes honest clients look slower than they are.
+    """
+    if found:
+        return "fading"
+    if not np.isfinite(error):
+        return "cannot tell yet"
+    from scipy.special import stdtrit
+
+    sure = excess + float(stdtrit(freedom, 0.975)) * error < RULED_OUT
     return "as declared" if sure else "cannot tell yet"
 
 

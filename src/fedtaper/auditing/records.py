@@ -65,7 +65,7 @@ class Audit:
     clients: tuple[ClientAudit, ...]
     rounds: int
     n: float
-    witness: Literal["updates", "norms"]
+    witness: Literal["updates", "norms", "challenges"]
     level: float = 0.95
 
     @property
@@ -76,7 +76,11 @@ class Audit:
     @property
     def title(self) -> str:
         """What the table shows, in one line."""
-        seen = "updates" if self.witness == "updates" else "sizes of the updates"
+        seen = {
+            "updates": "updates",
+            "norms": "sizes of the updates",
+            "challenges": "answers to challenges",
+        }[self.witness]
         when = f"Audit after round {self.rounds:,} (n = {self.n:,.0f}), from the {seen}"
         return f"{when}; {self.level:.0%} intervals"
 
@@ -85,7 +89,7 @@ class Audit:
         """What the witness cannot tell, and what no audit of updates can."""
         return (
             LIMITS
-            if self.witness == "updates"
+            if self.witness != "norms"
             else f"{SIZES_ONLY[0].upper()}{SIZES_ONLY[1:]}. {LIMITS}"
         )
 

@@ -1,0 +1,221 @@
+r"""How fast a client really tapers, from its answers to one and the same model.
+
+At clock n the server sends a client, beside the round's model, an earlier model :math:`w_j`. What
+comes back is :math:`u_k = S_k h_i(w_j)` and noise, with :math:`S_k` the step sum of round k: the
+field is the same in every answer, so the answers shrink as the step sizes do, whatever the loss.
+With :math:`v = u_j`, what the client sent in round j itself, each answer becomes one number,
+
+.. math:: q_k = \langle u_k, v \rangle / S_k, \qquad
+   q_k = c \, e^{-e x_k} \psi_k (1 + \varepsilon_k),
+
+with :math:`x_k = \log n_k`, e the excess taper and :math:`\psi_k \le 1` what large steps lose
+within a round (saturation). v is a direction and no more: the answers are compared with one
+another, never with :math:`|v|^2`, which holds the noise of v itself and would make honest clients
+look faster. All :math:`\varepsilon_k` have one variance, because the noise of an answer shrinks
+with the steps too. It is estimated from the scatter of the answers.
+
+**Accusing** (:func:`evidence`) uses an e-process: the mixture Bayes factor of the linear model
+with unknown level and unknown variance (Lindon et al. 2022; the invariant t-test of Lai 1976),
+one-sided. For an honest client it is, at any time, above 100 with probability at most 1 %, so one
+may look after every round and stop when one likes. Saturation makes an honest client's q_k *rise*
+with k, away from an accusation. A mixture over the round from which on a client fades finds those
+that are honest at first. **Estimating** (:func:`estimate`) fits level, excess and saturation
+together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+CHANCE = 0.01  # that an honest client is ever accused
+MARGIN = 0.03  # excess taper that is not held against anyone: fields are not quite constant
+EFFECTS = (2.0, 12.0)  # slopes looked for, in deviations of the noise
+FUTURE = 12  # later times to fade from that the weight is spread over, each LATER on in log n
+LATER = float(np.log(1.5))
+LEAST = 4  # answers that an estimate needs
+SATURATION_SPREAD = 0.25  # prior deviation of what the first answer loses, in logs
+SPREADS = (0.03, 0.5)  # the same, learnt from the clients: at least, at most
+EXCESS_SPREAD = 0.5
+LEFT_OUT = 0.1  # share of the saturation that its formula may miss, as a deviation of the excess
+SYSTEMATIC = 0.004
+NOISE_FLOOR = 1e-4  # relative deviation below which scatter is not believed
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The answers of all clients: (L, A), NaN where there is none; ``round`` (A,) from 1."""
+
+    round: NDArray[np.int64]
+    q: Array  # inner product with the base update over the declared step sum
+    log_n: Array  # mean of log(n + offset) over the work of the answer
+    sums: Array  # declared step sums of that work
+
+    def among(self, clients: NDArray[Any]) -> Asked:
+        """Some of the clients."""
+        return Asked(self.round, self.q[clients], self.log_n[clients], self.sums[clients])
+
+    def until(self, round_: int) -> Asked:
+        """The answers up to and with that round."""
+        kept = self.round <= round_
+        return Asked(self.round[kept], self.q[:, kept], self.log_n[:, kept], self.sums[:, kept])
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Excess taper of one client with its standard error and degrees of freedom."""
+
+    excess: float
+    error: float
+    freedom: float
+    saturation: float  # what the first answer lost, in logs
+
+
+NOTHING = Estimate(float("nan"), float("nan"), float("inf"), 0.0)
+
+
+def evidence(q: Array, log_n: Array, sums: Array) -> Array:
+    """Log of the e-process after each answer, (K,), for "tapers faster than declared".
+
+    NaN in q is an answer that never came: it changes nothing. Two nulls are averaged, each with
+    any level: "q is level or rises", and "q is a straight line in the step sum", which is what
+    saturation does at first order. Against each, half of the weight is on fading from the start
+    and half on fading from a later time (steps of LATER in log n).
+
+    >>> x = np.log(np.arange(6.0, 106, 10))
+    >>> noise, sums = 1 + 0.02 * np.cos(np.arange(10) ** 2), np.exp(-0.76 * x)
+    >>> honest, fading = evidence(noise, x, sums), evidence(noise * np.exp(-0.24 * x), x, sums)
+    >>> bool(honest.max() < np.log(100) < fading[-1])
+    True
+    """
+    out = np.zeros(len(q))
+    there = np.isfinite(q)
+    y, x, s = q[there], log_n[there], sums[there]
+    if len(y) < 3:
+        return out
+    y = y * np.exp(MARGIN * (x - x[0])) / max(float(np.abs(y[:3]).mean()), 1e-300)
+    passed = int((x[-1] - x[0]) / LATER)  # a change still to come says nothing: its factor is 1
+    starts = [(0.0, 0.5), *((LATER * m, 0.5 / FUTURE) for m in range(1, FUTURE + 1))]
+    paths = []
+    for base in (np.ones((len(y), 1)), np.stack([np.ones(len(y)), s / s[0]], axis=1)):
+        for start, weight in starts:
+            ramp = np.maximum(x - x[0] - start, 0.0)
+            known = start <= passed * LATER
+            path = _one_sided(y, ramp, base) if known else np.zeros(len(y))
+            paths.append(np.log(weight / 2) + path)
+    out[there] = np.logaddexp.reduce(np.array(paths), axis=0)
+    return np.asarray(out if there.all() else _carried(out, there), dtype=np.float64)
+
+
+def _carried(values: Array, there: NDArray[np.bool_]) -> Array:
+    """The last known value where there is none."""
+    last = np.maximum.accumulate(np.where(there, np.arange(len(values)), -1))
+    return np.where(last >= 0, values[np.maximum(last, 0)], 0.0)
+
+
+def _one_sided(y: Array, ramp: Array, base: Array) -> Array:
+    """Log Bayes factor after each answer: "y falls along the ramp" against "y = base @ any".
+
+    The base's coefficients and the variance have their invariant priors, the slope over the
+    deviation a half-normal one, averaged over EFFECTS.
+    """
+    from scipy.special import stdtr
+
+    width = base.shape[1]
+    columns = np.concatenate([base, ramp[:, None], y[:, None]], axis=1)
+    gram = np.cumsum(columns[:, :, None] * columns[:, None, :], axis=0)
+    count = np.arange(1, len(y) + 1)
+    whole = count >= width + 2
+    inner = np.where(whole[:, None, None], gram[:, :width, :width], np.eye(width))
+    cross = gram[:, :width, width:]
+    left = gram[:, width:, width:] - cross.transpose(0, 2, 1) @ np.linalg.solve(inner, cross)
+    used = whole & (left[:, 0, 0] > 1e-9 * np.maximum(gram[:, width, width], 1e-9))
+    xx = np.where(used, left[:, 0, 0], 1.0)
+    fall = np.where(used, -left[:, 0, 1] / xx, 0.0)
+    floor = np.maximum(NOISE_FLOOR**2 * gram[:, -1, -1], 1e-300)
+    rest = np.maximum(left[:, 1, 1] - fall**2 * xx, floor)
+    freedom = np.maximum(count - width, 1)
+    each = []
+    for effect in EFFECTS:
+        kept = 1 / (1 + effect**2 * xx)
+        ratio = fall**2 * xx / rest
+        log = 0.5 * np.log(kept) - 0.5 * freedom * (np.log1p(kept * ratio) - np.log1p(ratio))
+        scale = np.sqrt((rest + fall**2 * xx * kept) / freedom)
+        centre = fall * np.sqrt(xx * (1 - kept)) / scale
+        each.append(log + np.log(np.maximum(2 * stdtr(freedom, centre), 1e-300)))
+    mixed = np.logaddexp.reduce(np.array(each), axis=0) - np.log(len(EFFECTS))
+    return np.where(used, mixed, 0.0)
+
+
+def estimate(q: Array, log_n: Array, sums: Array, spread: float = SATURATION_SPREAD) -> Estimate:
+    """Excess taper with its error, the saturation taken out.
+
+    Quasi-likelihood with a log link and noise in proportion; the saturation of an answer goes
+    with its real step sum, at first order. It is 0 or a loss, never a gain; ``spread`` is the
+    prior deviation of what the first answer loses, in logs.
+    """
+    there = np.isfinite(q)
+    if there.sum() < LEAST or np.mean(q[there]) <= 0:
+        return NOTHING
+    y, x, s = q[there], log_n[there], sums[there]
+    y, s = y / np.mean(y), s / s[0]
+    centred, since = x - x.mean(), x - x[0]
+    found, variance = np.zeros(3), 1e-4
+    for _ in range(60):
+        lost = s * np.exp(-np.clip(found[1], -1, 3) * since)
+        design = np.stack([np.ones(len(y)), found[2] * since * lost - centred, -lost], axis=1)
+        log = found[0] - found[1] * centred - found[2] * lost
+        off = np.clip(y * np.exp(-np.clip(log, -20, 20)) - 1, -3, 3)
+        prior = variance / np.array([1e6, EXCESS_SPREAD, spread]) ** 2
+        matrix = design.T @ design + np.diag(prior)
+        move = np.linalg.solve(matrix, design.T @ off - prior * found)
+        found = found + np.clip(move, -0.5, 0.5)
+        found[2] = max(found[2], 0.0)
+        freedom = max(len(y) - np.trace(np.linalg.solve(matrix, design.T @ design)), 1.0)
+        variance = max(float(off @ off) / freedom, NOISE_FLOOR**2)
+        if np.abs(move).max() < 1e-7:
+            break
+    own = variance * np.linalg.inv(matrix)[1, 1]
+    more = SYSTEMATIC**2 + (LEFT_OUT * found[2]) ** 2
+    return Estimate(float(found[1]), float(np.sqrt(own + more)), float(freedom), float(found[2]))
+
+
+@dataclass(frozen=True)
+class Challenged:
+    """What the challenges say of every client."""
+
+    excess: Array
+    error: Array
+    freedom: Array
+    found: NDArray[np.int64]  # the round from which on it is accused; 0 where it is not
+
+
+def examine(asked: Asked) -> Challenged:
+    """Estimate and test every client by its answers."""
+    rows = list(zip(asked.q, asked.log_n, asked.sums, strict=True))
+    first = [estimate(*row) for row in rows]
+    spread = _usual([f.saturation for f in first if np.isfinite(f.error)])
+    each = [estimate(*row, spread) for row in rows]
+    found = np.zeros(len(rows), dtype=np.int64)
+    for i, row in enumerate(rows):
+        over = np.flatnonzero(evidence(*row) >= -np.log(CHANCE))
+        if over.size:
+            found[i] = asked.round[over[0]]
+    return Challenged(
+        np.array([f.excess for f in each]),
+        np.array([f.error for f in each]),
+        np.array([f.freedom for f in each]),
+        found,
+    )
+
+
+def _usual(saturation: list[float]) -> float:
+    """How much the clients of this federation saturate: they train the same model."""
+    if not saturation:
+        return SATURATION_SPREAD
+    usual = float(np.sqrt(np.mean(np.square(saturation))))
+    return float(np.clip(usual, *SPREADS))

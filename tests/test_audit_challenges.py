@@ -1,0 +1,149 @@
+"""Challenges: the statistics of answers, against exact cases and an independent integration."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import stdtrit
+
+import fedtaper as ft
+from fedtaper.auditing import challenges
+from fedtaper.auditing.challenges import Asked, estimate, evidence, examine
+from fedtaper.rules.challenges import Challenges
+
+ROUNDS = Challenges().rounds(100).astype(float)
+X = np.log(ROUNDS - 0.5)
+SUMS = ROUNDS**-0.76
+LINE = -np.log(challenges.CHANCE)
+
+
+def answers(excess=0.0, saturation=0.0, deviation=0.0, rng=None, ramp=X):
+    """q of an exact client: a step sum that shrinks, saturation with the real step sum."""
+    taper = np.exp(-excess * (ramp - ramp[0]))
+    clean = taper * np.exp(-saturation * SUMS / SUMS[0] * taper)
+    return clean if rng is None else clean * (1 + deviation * rng.normal(size=len(X)))
+
+
+def integrated(y, ramp, base, effect):
+    """The same Bayes factor by brute force: slope and deviation on a grid."""
+    rest = np.eye(len(y)) - base @ np.linalg.pinv(base)
+    y, ramp = rest @ y, rest @ ramp
+    freedom = len(y) - base.shape[1]
+    log_deviation = np.linspace(np.log(np.std(y)) - 4, np.log(np.std(y)) + 6, 1200)
+    slopes = np.linspace(0, 8 * effect, 2401)  # in deviations
+    deviation = np.exp(log_deviation)[:, None]
+    square = (
+        (y @ y) + 2 * slopes * deviation * (y @ ramp) + (slopes * deviation) ** 2 * (ramp @ ramp)
+    )
+    # d(deviation) / deviation is the invariant prior; the grid is even in its log
+    like = np.exp(-0.5 * square / deviation**2) * deviation**-freedom
+    prior = np.exp(-0.5 * (slopes / effect) ** 2)
+    weighed = np.trapezoid(like * prior, slopes, axis=1) / np.trapezoid(prior, slopes)
+    return np.trapezoid(weighed, log_deviation) / np.trapezoid(like[:, 0], log_deviation)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("count", [4, 6])
+def test_bayes_factor_is_that_of_a_brute_force_integration(monkeypatch, width, count):
+    rng = np.random.default_rng(count)
+    ramp = X[:count] - X[0]
+    base = np.stack([np.ones(count), SUMS[:count] ** 2], axis=1)[:, :width]
+    y = 1 - 0.1 * ramp + 0.05 * rng.normal(size=count)
+    for effect in (0.7, 3.0):
+        monkeypatch.setattr(challenges, "EFFECTS", (effect,))
+        found = np.exp(challenges._one_sided(y, ramp, base)[-1])
+        assert found == pytest.approx(integrated(y, ramp, base, effect), rel=0.01)
+
+
+@pytest.mark.parametrize("deviation", [0.01, 0.2])
+@pytest.mark.parametrize("saturation", [0.0, 0.3])
+def test_an_honest_client_is_hardly_ever_accused(deviation, saturation):
+    """Looked at after every answer: the chance of ever being accused is below 1 %."""
+    rng = np.random.default_rng(7)
+    ever = [
+        evidence(answers(0, saturation, deviation, rng), X, SUMS).max() >= LINE for _ in range(300)
+    ]
+    assert np.mean(ever) <= 0.01
+
+
+def test_who_fades_is_found_and_when():
+    rng = np.random.default_rng(1)
+    count = 40
+    fades = [evidence(answers(0.24, 0.1, 0.02, rng), X, SUMS) for _ in range(count)]
+    assert np.mean([path[ROUNDS <= 60].max() >= LINE for path in fades]) >= 0.95
+    slowly = [evidence(answers(0.14, 0.1, 0.02, rng), X, SUMS) for _ in range(count)]
+    assert np.mean([path.max() >= LINE for path in slowly]) >= 0.9
+    ramp = np.maximum(X, np.log(30))
+    late = [evidence(answers(0.24, 0.1, 0.01, rng, ramp), X, SUMS) for _ in range(count)]
+    assert np.mean([path.max() >= LINE for path in late]) >= 0.9
+    assert np.mean([path[ROUNDS <= 30].max() >= LINE for path in late]) == 0
+
+
+@given(st.floats(-0.1, 0.4), st.floats(0.0, 0.25), st.floats(0.1, 100.0))
+@settings(max_examples=30, deadline=None)
+def test_exact_answers_give_the_exact_excess_in_any_unit(excess, saturation, unit):
+    found = estimate(unit * answers(excess, saturation), X, SUMS)
+    assert found.excess == pytest.approx(excess, abs=0.01)
+    assert found.saturation == pytest.approx(saturation, abs=0.02)
+    assert abs(found.excess - excess) < stdtrit(found.freedom, 0.975) * found.error
+
+
+def test_missing_answers_change_nothing():
+    rng = np.random.default_rng(3)
+    q = answers(0.14, 0, 0.02, rng)
+    gaps = np.insert(q, [2, 5], np.nan)
+    x, sums = np.insert(X, [2, 5], X[[2, 5]]), np.insert(SUMS, [2, 5], SUMS[[2, 5]])
+    assert estimate(gaps, x, sums) == estimate(q, X, SUMS)
+    path = evidence(gaps, x, sums)
+    assert np.allclose(path[np.isfinite(gaps)], evidence(q, X, SUMS))
+    assert path[2] == path[1]
+    nothing = estimate(np.full(len(X), np.nan), X, SUMS)
+    assert np.isnan(nothing.excess)
+
+
+def test_a_direction_of_noise_alone_is_no_accusation():
+    """Answers that point nowhere: no estimate, no verdict, whatever their size."""
+    rng = np.random.default_rng(5)
+    q = rng.normal(size=(200, len(X)))
+    found = examine(Asked(ROUNDS.astype(int), q, np.tile(X, (200, 1)), np.tile(SUMS, (200, 1))))
+    assert (found.found > 0).mean() <= 0.015
+
+
+def test_online_with_products():
+    """A server of one's own: rounds and challenges one after the other."""
+    declared = [ft.Power(0.1, 0.76)] * 3
+    auditor = ft.Auditor(declared)
+    rng = np.random.default_rng(0)
+    plan = Challenges(every=6)
+    asked = set(plan.rounds(80).tolist())
+    for k in range(1, 81):
+        auditor.add(np.ones(3) / k, n=float(k))
+        if k in asked:
+            each = np.array([k**-0.76, k**-1.0, k**-0.76]) * (1 + 0.01 * rng.normal(size=3))
+            auditor.challenge(np.where([True, True, k < 50], each, np.nan))
+        if k == 7:
+            assert not auditor.result().accused
+    found = auditor.result()
+    assert found.witness == "challenges"
+    assert [c.verdict for c in found.clients] == ["as declared", "fading", "as declared"]
+    second = found.clients[1]
+    assert second.delta_low < 1.0 < second.delta_high
+    assert second.since in asked and second.since < 60
+    with pytest.raises(ft.FedtaperError, match="products has shape"):
+        auditor.challenge(np.ones(2))
+    with pytest.raises(ft.FedtaperError, match="add the round first"):
+        ft.Auditor(declared).challenge(np.ones(3))
+
+
+def test_when_to_ask():
+    plan = Challenges(every=10, base=4, share=0.5)
+    assert plan.rounds(30).tolist() == [5, 6, 14, 24]
+    assert plan.rounds(4).tolist() == []
+    assert plan.steps([1, 3, 10]).tolist() == [1, 2, 5]
+    assert Challenges().extra_work(100) <= 0.1
+    for wrong in ({"every": 0}, {"base": 0}, {"share": 0.0}, {"share": 1.5}, {"jitter": -0.1}):
+        with pytest.raises(ft.FedtaperError, match="challenges"):
+            Challenges(**wrong)
+    base, after = np.zeros(3), np.ones(3)
+    moved = [Challenges(jitter=0.1).model(base, after, 0, k)[0] for k in range(50)]
+    assert len(set(moved)) == 50 and min(moved) >= 0 and max(moved) < 0.1
