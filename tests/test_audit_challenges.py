@@ -147,3 +147,17 @@ def test_when_to_ask():
     base, after = np.zeros(3), np.ones(3)
     moved = [Challenges(jitter=0.1).model(base, after, 0, k)[0] for k in range(50)]
     assert len(set(moved)) == 50 and min(moved) >= 0 and max(moved) < 0.1
+
+
+def test_the_confidence_sequence_holds_for_all_rounds_at_once():
+    """A score that grows with every round: the chance of ever leaving is at most 2 * EVER."""
+    from fedtaper.auditing.judge import EVER, threshold
+
+    rng = np.random.default_rng(2)
+    information = np.geomspace(50, 50_000, 400)  # of an excess, after each round
+    steps = rng.normal(size=(4000, 400)) * np.sqrt(np.diff(information, prepend=0))
+    score = np.cumsum(steps, axis=1) / np.sqrt(information)
+    line = np.array([threshold(1 / np.sqrt(v), "updates") for v in information])
+    assert (score > line).any(axis=1).mean() <= EVER
+    assert (np.abs(score) > line).any(axis=1).mean() <= 2 * EVER
+    assert 3 < line.min() < 4

@@ -1,4 +1,11 @@
-"""From traces to verdicts. Thresholds were set on seeds of their own (see docs/audit.md)."""
+"""From traces to verdicts.
+
+For quadratic losses an accusation is made where the estimate leaves a confidence sequence: the
+normal-mixture boundary of Robbins (1970), used with estimated errors as Waudby-Smith et al. (2021)
+do, from round LEAST_ROUNDS on. It holds for all rounds at once, so that looking after every round
+does not add up to wrong accusations. Its one free number, the excess for which it is tightest, and
+the first round were set on seeds of their own (see docs/audit.md).
+"""
 
 from __future__ import annotations
 
@@ -14,9 +21,11 @@ from fedtaper.auditing.replay import HeldOut, fit_replayed
 from fedtaper.auditing.taper import Declared, Fit
 
 Array = NDArray[np.float64]
-ACCUSE = {"updates": 3.8, "norms": 2.5, "held-out": 3.2, "peers": 5.0}  # standard errors
+EVER = 0.005  # chance that an honest client is ever called fading; the same for rising
+TIGHTEST = 0.05  # excess for which the confidence sequence is tightest
+FIXED = {"held-out": 3.2, "peers": 5.0}  # standard errors at one look; peers: at least this
 RULED_OUT = 0.14  # "as declared" says that an excess of this much is ruled out
-LEAST_ROUNDS = 8
+LEAST_ROUNDS = 12
 IDLE_ROUNDS, IDLE_SIZE = 3, 1e-9
 PEERS = 100
 
@@ -127,7 +136,7 @@ def _taper_verdict(excess: float, error: float, witness: str) -> Verdict:
         return "cannot tell"
     if not np.isfinite(error):
         return "cannot tell yet"
-    accuse, score = ACCUSE[witness], excess / error
+    accuse, score = threshold(error, witness), excess / error
     if score > accuse:
         return "fading"
     if score < -accuse - (1 if witness == "updates" else 3):  # peers that fade look like this
@@ -135,6 +144,15 @@ def _taper_verdict(excess: float, error: float, witness: str) -> Verdict:
         return "cannot tell yet" if witness == "held-out" else "rising"
     sure = score > -accuse and excess + 1.96 * error < RULED_OUT
     return "as declared" if sure else "cannot tell yet"
+
+
+def threshold(error: float, witness: str) -> float:
+    """Standard errors from which on an excess is an accusation, at any number of looks."""
+    if witness == "held-out":
+        return FIXED[witness]
+    information = (TIGHTEST / error) ** 2
+    always = (1 + 1 / information) * (2 * np.log(0.5 / EVER) + np.log1p(information))
+    return max(float(np.sqrt(always)), FIXED.get(witness, 0.0))
 
 
 def _challenge_verdict(excess: float, error: float, freedom: float, found: int) -> Verdict:
