@@ -31,7 +31,8 @@ from fedtaper.problems.normalisation import groupnorm
 from fedtaper.problems.streams import MovingRegression, RegressionStream
 from fedtaper.results import Divergence, Run
 from fedtaper.rules.asynchronous import Asynchronous, Duration
-from fedtaper.rules.behaviours import After, Copies, Idle, Noise, Tapers
+from fedtaper.rules.behaviours import After, Copies, Idle, Noise, Recognises, Tapers
+from fedtaper.rules.challenges import Answers, Challenges
 from fedtaper.rules.control import Controlled, Dynamic, DynamicServer, Scaffold
 from fedtaper.rules.delays import FixedDelay, HeavyDelay, RandomDelay
 from fedtaper.rules.local import Proximal, Sgd
@@ -61,6 +62,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "After",
+    "Answers",
     "AssumptionWarning",
     "Assumptions",
     "Asynchronous",
@@ -70,6 +72,7 @@ __all__ = [
     "AverageMomentum",
     "Board",
     "Bound",
+    "Challenges",
     "ClientAudit",
     "Clipped",
     "Constant",
@@ -122,6 +125,7 @@ __all__ = [
     "Proximal",
     "RandomDelay",
     "RareClass",
+    "Recognises",
     "RegressionStream",
     "Remembering",
     "Run",

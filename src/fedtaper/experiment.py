@@ -23,6 +23,7 @@ from fedtaper.core.rules import Memoryless
 from fedtaper.core.schedules import step_sizes
 from fedtaper.rules import arrivals
 from fedtaper.rules.asynchronous import Asynchronous
+from fedtaper.rules.challenges import Challenges
 from fedtaper.rules.delays import Delay, as_delays
 from fedtaper.rules.fields import ByClient, PerClient
 from fedtaper.rules.local import Sgd
@@ -58,6 +59,7 @@ class Experiment:
         behaviours: what clients do that do not send what they declared, by client, such as
             ``{3: Idle()}``, to test an audit against. Schedules and influence stay those that
             are declared.
+        challenges: earlier models that are sent again, so that an audit holds for any model.
         delays: by how many rounds the clients' updates are late, made from the model of that
             many rounds ago: a number or such as ``RandomDelay(mean=5)``, one or one for each.
         asynchronous: a server that waits for nobody, such as ``Asynchronous(buffer=3)``. A round
@@ -84,6 +86,7 @@ class Experiment:
     clock: Unit | None = None
     participation: float | tuple[float, ...] | Participation = 1.0
     behaviours: ByClient = ByClient()  # noqa: RUF009
+    challenges: Challenges | None = None
     delays: int | Delay | tuple[int | Delay, ...] | None = None
     asynchronous: Asynchronous | None = None
     staleness: Staleness = field(default_factory=Undiscounted)
@@ -98,6 +101,8 @@ class Experiment:
             value = getattr(self, name)
             if isinstance(value, (list, np.ndarray)):
                 object.__setattr__(self, name, tuple(np.asarray(value).tolist()))
+        if self.challenges is not None:
+            Challenges.check(self.challenges, self.num_clients)
         check_whole("rounds", self.rounds)
         check_whole("batch_size", self.batch_size)
         check_whole("seed", self.seed, low=0)

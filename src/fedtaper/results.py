@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import as_network, is_network
 from fedtaper.experiment import Experiment
+from fedtaper.rules.challenges import Answers
 
 Array = NDArray[np.float64]
 
@@ -44,6 +45,7 @@ class Run:
         metrics: name to array, one value per recorded round.
         update_norms: size of each client's update, (rounds, L); 0 where it was absent.
         updates: the updates themselves, (rounds, L, dim), where they were asked for.
+        challenges: the answers to challenges, where the experiment has some.
         diverged: the seeds that diverged; their later rounds are NaN (one
             seed: cut off).
         engine, seconds: which engine, and how long it took.
@@ -62,6 +64,7 @@ class Run:
     metrics: dict[str, Array]
     update_norms: Array
     updates: Array | None = None
+    challenges: Answers | None = None
     diverged: tuple[Divergence, ...] = ()
     engine: str = ""
     seconds: float = 0.0

@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtaper.auditing.challenges import Asked
 from fedtaper.auditing.judge import Trace
 from fedtaper.auditing.replay import HeldOut, replay
 from fedtaper.auditing.taper import Declared
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.protocols import is_quadratic
 from fedtaper.core.schedules import Schedule, step_sizes
 from fedtaper.core.sketch import sketch
+from fedtaper.experiment import Experiment
 from fedtaper.problems.images import ImageClassification
-from fedtaper.problems.linear import LinearRegression
 from fedtaper.results import Run
+from fedtaper.rules.challenges import Answers
 
 Array = NDArray[np.float64]
 POINTS = 64  # updates of a round at which a schedule is looked at, at most
@@ -48,10 +51,13 @@ def from_run(
     there = e.present(0, last, run.seeds[pick] if run.many else run.seeds[0])[index]
     norms = np.where(there, run.update_norms[pick], np.nan)
     a, clock = e.step_sizes(0, last)[index], e.clock_values(0, last)[index]
+    answers = run.challenges
+    if answers is not None and run.many:
+        answers = answers.of_seed(pick)
     moves = start = None
     if last == len(run.round) and run.w is not None and run.w0 is not None:
         start = np.concatenate([run.w0[pick][None], run.w[pick][:-1]])
-        if held_out is None and isinstance(e.problem, ImageClassification):
+        if held_out is None and answers is None and isinstance(e.problem, ImageClassification):
             held_out = replay(e, start, run.seeds[pick] if run.many else run.seeds[0])
     if last == len(run.round) and run.updates is not None:
         found = np.where(there[..., None], run.updates[pick], np.nan)
@@ -62,11 +68,24 @@ def from_run(
         moves,
         None if moves is None or start is None else sketch(start),
         held_out,
-        isinstance(e.problem, LinearRegression),
+        is_quadratic(e.problem),
+        None if answers is None else _asked(e, answers),
     )
     p = e.effective_influence(last - 1, last)[0]
     deltas = np.array([s.delta for s in e.schedules])
     return trace, p, deltas, run.round, run.n
+
+
+def _asked(e: Experiment, answers: Answers) -> Asked:
+    """The answers to challenges beside the step sizes that were declared for them."""
+    assert e.challenges is not None
+    index, made = answers.round - 1, e.challenges.steps(e.steps)
+    last = int(index.max()) + 1 if index.size else 0
+    a = e.step_sizes(0, last)[index] * (np.arange(e.steps.max())[:, None] < made)
+    clock = e.clock_values(0, last)[index] + np.array([s.offset for s in e.schedules])
+    sums = a.sum(axis=1)
+    log_n = (a * np.log(clock)).sum(axis=1) / sums
+    return Asked(answers.round, (answers.product / sums).T, log_n.T, sums.T)
 
 
 def _as_declared(a: Array, clock: Array) -> Declared:

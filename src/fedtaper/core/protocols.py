@@ -431,6 +431,15 @@ class Session(Protocol):
         """Move every seed on by so many rounds."""
         ...
 
+    def answers(self, s: int, clients: list[int], model: Array, round_: int, a: Array) -> Array:
+        """What clients send back for any model, (len(clients), d), for the seed in row s.
+
+        Each makes one local update per row of ``a`` (updates, L), with the mini-batches of round
+        ``round_`` (from 0); 0 is no update. NaN where nothing came back. The State stays as it
+        is. Only engines whose capabilities name challenges are asked.
+        """
+        ...
+
     def sync(self) -> None:
         """Bring the :class:`State` up to date with what is held elsewhere."""
         ...

@@ -9,17 +9,17 @@ Array = NDArray[np.float64]
 SKETCH = 16  # updates of more numbers than this are kept as a sketch of as many
 
 
-def sketch(updates: Array) -> Array:
-    """Updates (..., d) as SKETCH numbers each, (..., SKETCH): a fixed linear map.
+def sketch(updates: Array, width: int = SKETCH) -> Array:
+    """Updates (..., d) as so many numbers each, (..., width): a fixed linear map.
 
     Each number is a sum of entries with random signs. A linear map keeps what the audit uses,
     linear relations between updates, exactly, and angles well enough; so an auditor keeps
     O(clients) numbers per round, however large the model. Small updates are left as they are.
     """
     dim = updates.shape[-1]
-    if dim <= SKETCH:
+    if dim <= width:
         return updates
     signs = np.random.default_rng(20_240_601).integers(0, 2, dim) * 2.0 - 1.0
-    padded = np.zeros((*updates.shape[:-1], -(-dim // SKETCH) * SKETCH))
+    padded = np.zeros((*updates.shape[:-1], -(-dim // width) * width))
     padded[..., :dim] = updates * signs
-    return padded.reshape(*updates.shape[:-1], -1, SKETCH).sum(axis=-2)
+    return padded.reshape(*updates.shape[:-1], -1, width).sum(axis=-2)

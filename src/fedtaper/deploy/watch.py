@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedtaper.auditing import Auditor
+from fedtaper.core.protocols import is_quadratic
 from fedtaper.experiment import Experiment
 
 EVERY = 5  # rounds between two looks
@@ -18,7 +19,7 @@ class Watch:
 
     def __init__(self, e: Experiment, sites: tuple[str, ...], tell: Callable[..., None]) -> None:
         self.e, self.sites, self.tell = e, sites, tell
-        self.auditor = Auditor(e.schedules)
+        self.auditor = Auditor(e.schedules, quadratic=is_quadratic(e.problem))
         self.accused: dict[int, str] = {}
 
     def __call__(self, k: int, norms: Any, updates: Any = None) -> None:

@@ -17,8 +17,9 @@ from numba import njit
 from numba.cpython.unsafe.tuple import tuple_setitem
 
 from fedtaper.core import draws
-from fedtaper.core.protocols import Block, Capabilities, Options, State, as_linear
+from fedtaper.core.protocols import Array, Block, Capabilities, Options, State, as_linear
 from fedtaper.engines import new_block, quick_rounds
+from fedtaper.engines.reference import answers_of
 from fedtaper.experiment import Experiment
 from fedtaper.rules import behaviours, local, momentum, server
 
@@ -57,6 +58,7 @@ class Compiled:
         stateful_rules=True,
         updates=True,
         behaviours=True,
+        challenges=True,
     )
 
     def check(self) -> None:
@@ -83,6 +85,10 @@ class CompiledSession:
     def advance(self, rounds: int) -> Block:
         """Move every seed on by ``rounds`` rounds."""
         return _advance(self.e, self.state, rounds)
+
+    def answers(self, s: int, clients: list[int], model: Array, round_: int, a: Array) -> Array:
+        """What clients send back for any model: rare enough for the readable loop."""
+        return answers_of(self.e, int(self.state.seeds[s]), clients, model, round_, a)
 
     def sync(self) -> None:
         """The State is always up to date."""

@@ -44,6 +44,7 @@ class Cpu:
         updates=True,
         behaviours=True,
         combining=True,
+        challenges=True,
     )
 
     def check(self) -> None:
@@ -189,6 +190,16 @@ class CpuSession:
         note(block, s, k, values)
         if block.w is not None:
             block.w[s, k] = w.cpu().numpy()
+
+    def answers(self, s: int, clients: list[int], model: Any, round_: int, a: Any) -> Any:
+        """What clients send back for any model."""
+        anchor = torch.from_numpy(model).float().to(self.own.device)
+        found = np.empty((len(clients), len(model)))
+        with one_thread():
+            for row, i in enumerate(clients):
+                self.own.train(i, int(self.state.seeds[s]), round_, anchor, a[:, i])
+                found[row] = (self.own.w - anchor).cpu().numpy()
+        return found
 
     def sync(self) -> None:
         """Bring the State up to date with the models held here."""

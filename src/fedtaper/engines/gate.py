@@ -129,6 +129,7 @@ def _objections(e: Experiment, engine: Engine, options: Options) -> Iterator[str
             f"the {name} engine does not simulate behaviours=: use engine="
             f'"{"cpu" if e.problem.kind == "network" else "compiled"}"'
         )
+    yield from _challenge_objections(e, name, can)
     if np.any(e.rates < 1) and not can.participation:
         yield f"the {name} engine asks every client in every round: leave participation = 1"
     if not e.in_step and not can.delays:
@@ -176,6 +177,15 @@ def _rule_objections(e: Experiment, engine: Engine) -> Iterator[str]:
 def _robust(e: Experiment) -> str:
     """Where robust means run."""
     return 'use device="cpu"' if e.problem.kind == "network" else 'use engine="reference"'
+
+
+def _challenge_objections(e: Experiment, name: str, can: Capabilities) -> Iterator[str]:
+    if e.challenges is not None and not can.challenges:
+        yield f'the {name} engine sends no challenges: leave challenges=None, or use engine="cpu"'
+    if e.challenges is not None and (e.local.keeps == "run" or e.local.receives):
+        yield f"challenges need a local rule that starts anew in each round, not {e.local!r}"
+    if e.challenges is not None and not e.in_step:
+        yield "challenges are asked in step: leave out delays, asynchronous and own_clock"
 
 
 def _others(e: Experiment, name: str) -> str:

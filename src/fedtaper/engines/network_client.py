@@ -41,14 +41,14 @@ class Client:
         self.w.copy_(anchor)
         losses, right = [], []
         memory = restarted(local, anchor, kept, sent)
-        for step, batch in enumerate(problem.batches(self.e, seed, client, round_)):
+        for step, batch in zip(a, problem.batches(self.e, seed, client, round_), strict=False):
             taken = self._taken(client, batch)
             seed_step(batch)
             loss, share = problem.batch_loss(self.module, *taken)
             self.gradient.zero_()
             loss.backward()
             with torch.no_grad():
-                memory = self._moved(anchor, float(a[step]), memory)
+                memory = self._moved(anchor, float(step), memory)
             losses.append(loss.detach())
             right.append(share)
         for room, value in zip(kept, local.finish(self.w, anchor, float(a.sum()), memory)):  # noqa: B905 (no room where nothing is kept)

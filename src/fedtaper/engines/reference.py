@@ -35,6 +35,7 @@ class Reference:
         stateful_rules=True,
         updates=True,
         behaviours=True,
+        challenges=True,
         delays=True,
         combining=True,
     )
@@ -74,6 +75,10 @@ class ReferenceSession:
             block.notes |= self.timeline.notes(self.state.round, self.state.round + rounds)
         self.state.round += rounds
         return block
+
+    def answers(self, s: int, clients: list[int], model: Array, round_: int, a: Array) -> Array:
+        """What clients send back for any model."""
+        return answers_of(self.e, int(self.state.seeds[s]), clients, model, round_, a)
 
     def sync(self) -> None:
         """The State is always up to date."""
@@ -177,10 +182,20 @@ def local_model(
     """
     seed, client, round_ = place
     mine, memory = w.copy(), restarted(e.local, w, kept, sent)
-    for step, batch in enumerate(e.problem.batches(e, seed, client, round_)):
+    for step, batch in zip(a, e.problem.batches(e, seed, client, round_), strict=False):
         gradient = e.problem.gradient(client, mine, batch)
-        mine, memory = e.local.step(mine, gradient, w, a[step], memory)
+        mine, memory = e.local.step(mine, gradient, w, step, memory)
     return mine, e.local.finish(mine, w, float(a.sum()), memory)
+
+
+def answers_of(
+    e: Experiment, seed: int, clients: list[int], model: Array, round_: int, a: Array
+) -> Array:
+    """What each of some clients sends back for a model."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        trained = (local_model(e, (seed, i, round_), model, a[:, i], (), ())[0] for i in clients)
+        each = [mine - model for mine in trained]
+    return np.array(each).reshape(len(clients), len(model))
 
 
 ENGINE = Reference()

@@ -100,11 +100,30 @@ class Copies:
 
 
 @dataclass(frozen=True)
+class Recognises:
+    """Tapers with another schedule, but answers challenges as declared if it recognises them.
+
+    It keeps hashes of the models it was sent: a model that comes again is a challenge. With
+    ``near`` it recognises every challenge, as by its distance from the latest model.
+    """
+
+    schedule: Schedule
+    near: bool = False
+
+    def __post_init__(self) -> None:
+        Tapers(self.schedule)
+
+    def plan(self, honest: Schedule) -> tuple[Schedule, int, float]:
+        """Its own schedule, in rounds and in challenges that it takes for rounds."""
+        return self.schedule, SCALED, 1.0
+
+
+@dataclass(frozen=True)
 class After:
     """Honest through round ``round`` (counted from 1), then another behaviour."""
 
     round: int
-    then: Tapers | Idle | Noise | Copies
+    then: Tapers | Idle | Noise | Copies | Recognises
 
     def __post_init__(self) -> None:
         check_whole("round", self.round, low=0)
@@ -117,6 +136,7 @@ class After:
 
 
 BEHAVIOURS: dict[str, Any] = {"tapers": Tapers, "idle": Idle, "noise": Noise, "copies": Copies}
+BEHAVIOURS["recognises"] = Recognises
 
 
 def checked(clients: Any, count: int) -> tuple[tuple[int, Behaviour], ...]:
@@ -157,7 +177,8 @@ def tables(experiment: Any, first: int, last: int) -> tuple[NDArray[np.int64], A
 def actual_step_sizes(experiment: Any, first: int, last: int) -> Array:
     """The step sizes that are really used in those rounds, (rounds, updates, L)."""
     a = experiment.step_sizes(first, last)
-    used = {c: b for c, b in experiment.behaviours if isinstance(getattr(b, "then", b), Tapers)}
+    tapering = (Tapers, Recognises)
+    used = {c: b for c, b in experiment.behaviours if isinstance(_later(b), tapering)}
     if not used:
         return a
     a = a.copy()
@@ -188,6 +209,16 @@ def sent(
         size = float(np.linalg.norm(mean))
         scale = float(np.linalg.norm(others, axis=1).mean()) / size if size > 0 else 0.0
     return scale * mean
+
+
+def recognises(pairs: tuple[tuple[int, Behaviour], ...], client: int, seen: bool) -> bool:
+    """Whether a client knows a challenge for one; ``seen``: it was sent that very model before."""
+    found = _later(dict(pairs).get(client))
+    return isinstance(found, Recognises) and (found.near or seen)
+
+
+def _later(behaviour: Any) -> Any:
+    return behaviour.then if isinstance(behaviour, After) else behaviour
 
 
 def _start(behaviour: Behaviour) -> int:

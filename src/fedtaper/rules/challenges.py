@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.checks import whole
+from fedtaper.core.checks import check_whole
 from fedtaper.core.errors import FedtaperError
 
 Array = NDArray[np.float64]
@@ -42,20 +42,30 @@ class Challenges:
     """
 
     every: int = 11
-    base: int = 5
+    base: int = 2
     share: float = 1.0
-    jitter: float = 0.1
+    jitter: float = 0.02
     clients: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        whole("challenges: every", self.every)
-        whole("challenges: base", self.base)
+        check_whole("challenges: every", self.every)
+        check_whole("challenges: base", self.base)
         for name, low in (("share", 0.0), ("jitter", -1.0)):
             value = getattr(self, name)
             if not (math.isfinite(value) and low < value <= 1 and value >= 0):
                 raise FedtaperError(f"challenges: {name} must lie between 0 and 1, not {value!r}")
         if self.clients is not None:
             object.__setattr__(self, "clients", tuple(int(i) for i in self.clients))
+
+    @staticmethod
+    def check(found: Any, count: int) -> None:
+        """Refuse what is no plan, or one that names a client that is not there."""
+        if not isinstance(found, Challenges):
+            raise FedtaperError(
+                f"challenges must be Challenges(every=..., base=...), not {found!r}"
+            )
+        if found.clients is not None and not all(0 <= i < count for i in found.clients):
+            raise FedtaperError(f"challenges: clients are numbers from 0 to {count - 1}")
 
     def rounds(self, last: int) -> NDArray[np.int64]:
         """The rounds (from 1) with a challenge, up to round ``last``."""

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from fedtaper import engines
 from fedtaper.core.checks import check_whole
 from fedtaper.core.errors import FedtaperError
-from fedtaper.core.protocols import Engine, Options, Session, State
+from fedtaper.core.protocols import Block, Engine, Options, Session, State
 from fedtaper.engines.gate import choose
 from fedtaper.experiment import Experiment
 from fedtaper.results import Run
+from fedtaper.simulation.challenger import Challenger, joined
 from fedtaper.simulation.progress import Stopped, bar, interrupts
 from fedtaper.simulation.recorder import Recorder, thinning
 from fedtaper.storage.disk import Also, Disk, opened
@@ -88,6 +89,7 @@ def run(
         thinned = thinning(experiment, chosen, thin, updates)
         record = Recorder(experiment, chosen, options.many_seeds, thinned)
         state = engines.init(experiment, chosen, updates)
+        record.challenger = Challenger(experiment, state)
         record.w0 = state.w.copy() if record.w is not None else None
         began = time.perf_counter() - record.restore(state, found)
         session = selected.open(experiment, state, options)
@@ -130,7 +132,7 @@ def _advance(
         while state.round < e.rounds and not np.all(state.dead_round):
             rounds, first = min(block, e.rounds - state.round), state.round
             before = state.w.copy() if record.w is not None else None
-            record.add(first, before, session.advance(rounds))
+            record.add(first, before, _block(session, record.challenger, rounds))
             moved(rounds, record.newest)
             note(partial(record.rows, first, state.round))
             if stop or each or time.perf_counter() - saved > pause:
@@ -142,6 +144,19 @@ def _advance(
                 pause = min(max(SOONEST, SHARE * (saved - start)), CHECKPOINT_SECONDS)
             if stop:
                 raise Stopped(stop[0])
+
+
+def _block(session: Session, challenger: Challenger | None, rounds: int) -> Block:
+    """So many rounds as one block, with the challenges that fall between them."""
+    parts = []
+    while rounds:
+        made = rounds
+        if challenger is not None:
+            challenger.before_round(session)
+            made = challenger.quiet(rounds)
+        parts.append(session.advance(made))
+        rounds -= made
+    return joined(parts)
 
 
 def _seeds(e: Experiment, seeds: Iterable[int] | None) -> NDArray[np.int64]:

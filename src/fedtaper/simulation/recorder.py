@@ -14,6 +14,7 @@ from fedtaper.core.sketch import SKETCH
 from fedtaper.engines import KEEP_DIM
 from fedtaper.experiment import Experiment
 from fedtaper.results import Divergence, Run
+from fedtaper.simulation.challenger import Challenger
 from fedtaper.theory.clock import OdeClock
 
 WATCHED = ("error", "test_accuracy", "accuracy", "test_loss", "train_accuracy", "train_loss")
@@ -36,6 +37,7 @@ class Recorder:
         self.metrics: dict[str, Array] = {}
         self.w0: Array | None = None
         self.p = e.limit_influence
+        self.challenger: Challenger | None = None
 
     def add(self, first: int, before: Array | None, block: Block) -> None:
         """Take in the rounds after ``first``; ``before`` is the model that they started from."""
@@ -117,6 +119,8 @@ class Recorder:
             kept["updates"] = self.updates[:, :done]
         if self.w is not None:
             parts["w"] = self.w[:, :done]
+        if self.challenger is not None:
+            kept |= self.challenger.checkpoint()
         return {
             "state_round": state.round, "state_w": state.w, "seconds": seconds,
             "seeds": self.seeds, "round": self.round, "dead_round": state.dead_round.copy(),
@@ -144,6 +148,8 @@ class Recorder:
                 raise FedtaperError("the stopped run did not record updates: resume without them")
             room = self._room_for_updates(saved["updates"].shape[-1])
             room[:, here] = saved["updates"][:, there]
+        if self.challenger is not None:
+            self.challenger.restore(saved)
         for key in saved:
             if key.startswith("metric_"):
                 full = np.full(self.norms.shape[:2], np.nan)
@@ -183,6 +189,7 @@ class Recorder:
             metrics={name: pick(values) for name, values in self.metrics.items()},
             update_norms=pick(self.norms),
             updates=None if self.updates is None else pick(self.updates),
+            challenges=None if self.challenger is None else self.challenger.answers(self.many),
             diverged=_divergences(e, state),
             engine=engine,
             seconds=seconds,

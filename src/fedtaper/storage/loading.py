@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from fedtaper.core.errors import FedtaperError
 from fedtaper.experiment import Experiment
 from fedtaper.problems.recorded import Recorded
 from fedtaper.results import Divergence, Run
+from fedtaper.rules.challenges import Answers
 from fedtaper.storage import durable
 from fedtaper.storage.checkpoints import CHECKPOINT, PREVIOUS
 from fedtaper.storage.config import read_toml
@@ -77,6 +79,7 @@ def _loaded(folder: Path, problem: Any, experiment: Experiment | None) -> Run:
         },
         update_norms=arrays["update_norms"],
         updates=arrays.get("updates"),
+        challenges=_answers(arrays),
         diverged=tuple(Divergence(**d) for d in notes["diverged"]),
         engine=str(notes["engine"]),
         seconds=float(notes["seconds"]),
@@ -86,6 +89,13 @@ def _loaded(folder: Path, problem: Any, experiment: Experiment | None) -> Run:
     )
     _check_shapes(made, folder)
     return made
+
+
+def _answers(arrays: dict[str, Any]) -> Answers | None:
+    """The answers to challenges, if there were any."""
+    if "challenge_round" not in arrays:
+        return None
+    return Answers(*(arrays[f"challenge_{f.name}"] for f in fields(Answers)))
 
 
 def stored_fingerprint(folder: Path, experiment: Experiment) -> dict[str, Any]:

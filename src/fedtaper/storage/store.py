@@ -184,6 +184,8 @@ def run_arrays(run: Run) -> dict[str, Any]:
     arrays: dict[str, Any] = {f"metric_{k}": v for k, v in run.metrics.items()}
     arrays |= {"round": run.round, "n": run.n, "t": run.t, "update_norms": run.update_norms}
     kept = {"w": run.w, "w0": run.w0, "updates": run.updates}
+    if run.challenges is not None:
+        arrays |= {f"challenge_{name}": array for name, array in vars(run.challenges).items()}
     return arrays | {name: array for name, array in kept.items() if array is not None}
 
 

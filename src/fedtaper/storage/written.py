@@ -36,7 +36,7 @@ def to_toml(experiment: Experiment, data: str | None = None, stored: bool = Fals
     own_data = isinstance(problem, LinearRegression) and problem.arrays is not None
     if own_data and data is None and not stored:
         raise FedtaperError("a problem with data of your own needs a file to keep it in: data=")
-    apart = {"problem", "schedules", "local", "server", "behaviours"}
+    apart = {"problem", "schedules", "local", "server", "behaviours", "challenges"}
     if isinstance(experiment.staleness, Undiscounted):
         apart |= {"staleness"}
     if not experiment.own_clock:
@@ -47,6 +47,9 @@ def to_toml(experiment: Experiment, data: str | None = None, stored: bool = Fals
         "local": named(experiment.local, kinds.LOCAL_RULES),
         "server": named(experiment.server, kinds.SERVER_RULES),
     }
+    if experiment.challenges is not None:
+        held = vars(experiment.challenges)
+        tree["challenges"] = {name: found for name, found in held.items() if found is not None}
     lines = []
     for name, table in tree.items():
         lines += [f"[{name}]", *_lines(table), ""]

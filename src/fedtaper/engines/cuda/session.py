@@ -254,6 +254,10 @@ class CudaSession:
         losses, right = (torch.cat(column)[:count] for column in zip(*found, strict=True))
         return losses, right
 
+    def answers(self, s: int, clients: list[int], model: Any, round_: int, a: Any) -> Any:
+        """Not on CUDA: the gate refuses challenges before a run begins."""
+        raise FedtaperError("the cuda engine sends no challenges")
+
     def sync(self) -> None:
         """Bring the State up to date with the models on the device."""
         cpu.bring_back(self.state, self.w, self.memory)

@@ -12,6 +12,7 @@ from fedtaper.core.protocols import Capabilities
 CAPABILITIES = Capabilities(
     problems=frozenset({"linear", "quadratic", "gradient", "network"}),
     updates=True,
+    challenges=True,
     combining=True,
     many_seeds=False,
     saves_each_round=True,

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from fedtaper.core.errors import warn
-from fedtaper.core.protocols import Block, Options, State
+from fedtaper.core.protocols import Array, Block, Options, State
 from fedtaper.engines.flower import CAPABILITIES, simulation
 from fedtaper.engines.flower.federation import Federation, numbered
 from fedtaper.experiment import Experiment
@@ -61,6 +61,10 @@ class SimulatedSession:
     def advance(self, rounds: int) -> Block:
         """Move on by so many rounds."""
         return self.rounds.advance(rounds)
+
+    def answers(self, s: int, clients: list[int], model: Array, round_: int, a: Array) -> Array:
+        """What sites send back for any model."""
+        return self.rounds.answers(s, clients, model, round_, a)
 
     def sync(self) -> None:
         """Bring the State up to date."""

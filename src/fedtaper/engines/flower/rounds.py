@@ -92,6 +92,12 @@ class Session:
         self.memory = tuple(array[0].astype(self.dtype) for array in state.memory)
         self.module: Any = None
         self.allowed = self._allowed()
+        self.base: dict[int, Any] = {}  # what the sites sent in the base round of the challenges
+        if experiment.challenges is not None and experiment.challenges.share < 1:
+            raise FedtaperError(
+                "challenges over Flower ask for a whole round's updates, so that a site cannot "
+                "tell them from a round: leave share = 1"
+            )
         self.sync()
 
     def _allowed(self) -> frozenset[str]:
@@ -176,6 +182,8 @@ class Session:
             answer = self.checked(i, reply, k)
             if answer is not None:
                 intake.add(i, answer)
+                if self.e.challenges is not None and k == self.e.challenges.base - 1:
+                    self.base[i] = np.concatenate(answer.update)
             del reply, answer  # their bytes: the next may be as large
         for i in sorted(waiting):
             self.fault(k, i, "late", f"no answer in {self.federation.deadline:g} s")
@@ -249,6 +257,33 @@ class Session:
             self.module = problem.module()
         bind(self.module, torch.from_numpy(self.w))
         return dict(problem.scores(self.module))
+
+    def answers(self, s: int, clients: list[int], model: Any, round_: int, a: Any) -> Any:
+        """What sites send back for any model: one more message each, of the same form as a round's.
+
+        For the base round it is what they sent then. A site that is away or fails gives NaN.
+        """
+        found = np.full((len(clients), len(model)), np.nan)
+        got: dict[int, Any] = {}
+        if round_ == self.state.round:
+            here, names, model = (
+                self.roster.present(),
+                self.federation.sites,
+                model.astype(self.dtype),
+            )
+            packed = wire.packed(model)
+            sites = {i: here[names[i]] for i in clients if names[i] in here}
+            asked = {i: self._message(i, site, packed) for i, site in sites.items()}
+            for i, reply in answers(self.grid, asked, self.federation.deadline, model.nbytes):
+                answer = self.checked(i, reply, round_)
+                if answer is not None:
+                    got[i] = np.concatenate(answer.update)
+        else:
+            got = self.base
+        for row, i in enumerate(clients):
+            if i in got:
+                found[row] = got[i]
+        return found
 
     def sync(self) -> None:
         """Bring the State up to date: it sees the very arrays held here."""
