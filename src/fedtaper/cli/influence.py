@@ -71,18 +71,37 @@ def audit(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     seed: Annotated[int | None, typer.Option(help="Which seed of a run over many.")] = None,
     level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw the evidence on each client, such as evidence.png.")
+    ] = None,
 ) -> None:
     """Who contributes as declared? A verdict on each client, with how sure it is.
 
-    Example: fedtaper audit runs/case3
+    Example: fedtaper audit runs/case3 --figure evidence.png
     """
-    found = audit_run(store.load(run), seed=seed, level=level)
+    loaded = store.load(run)
+    found = audit_run(loaded, seed=seed, level=level)
     head, *rows = found.rows()
     give(rounds=found.rounds, n=found.n, clients=[asdict(c) for c in found.clients])
     table(found.title, head, rows, left=2)
     for note in found.remarks():
         console.print(note, highlight=False, soft_wrap=True)
     console.print(found.caveat, highlight=False, soft_wrap=True, style="dim")
+    if figure is not None:
+        from fedtaper.auditing.history import histories
+        from fedtaper.show.evidence import draw
+
+        evidence = histories(loaded, seed, level)
+        for history in evidence:
+            console.print(history.sentence, highlight=False, soft_wrap=True, markup=False)
+        console.print(
+            f"Drawn: {draw(evidence, figure)}. Dashed: the declared taper; line and band: the "
+            "estimate with its interval; dots: challenges; the vertical line: the verdict holds "
+            "from here.",
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
+        )
 
 
 def _settings(

@@ -1,6 +1,7 @@
 """The paper's claims, each judged from data: the ledger."""
 
 from fedtaper.paper.audit import CLAIMS as _AUDIT
+from fedtaper.paper.audit_challenges import CLAIMS as _AUDIT_CHALLENGES
 from fedtaper.paper.audit_images import CLAIMS as _AUDIT_IMAGES
 from fedtaper.paper.claim import Check, Claim, Outcome, Study, pick, reproduce
 from fedtaper.paper.coverage import CLAIMS as _COVERAGE
@@ -13,7 +14,7 @@ from fedtaper.paper.regression import CLAIMS as _REGRESSION
 from fedtaper.paper.theory import CLAIMS as _THEORY
 
 _OUTCOMES: list[Claim] = sorted([*_OTHER_OUTCOMES, *_COVERAGE], key=lambda claim: claim.id)
-_STUDIES = (_AUDIT, _AUDIT_IMAGES, _EEG, _OUTCOMES, _MOVING, _RACE)
+_STUDIES = (_AUDIT, _AUDIT_IMAGES, _AUDIT_CHALLENGES, _EEG, _OUTCOMES, _MOVING, _RACE)
 _FAMILIES = (_REGRESSION, _IMAGES, _THEORY, *_STUDIES)
 LEDGER: dict[str, Claim] = {claim.id: claim for family in _FAMILIES for claim in family}
 
