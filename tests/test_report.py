@@ -78,6 +78,9 @@ def test_many_seeds_several_runs(tiny, tmp_path):
     assert cells(text, "distance to w*(p_n)") == [labels.number(v) for v in last]
     row = cells(text, "longer")
     assert row[:2] == ["90", "1"] and labels.number(longer.metrics["error"][-1]) in row
+    bars = ft.intervals(longer).rows()
+    shown = text.split("Error bars</h3>")[2]  # that of the second run
+    assert cells(shown, bars[1][0]) == bars[1][1:] and "loss of client 0" in shown
     differs = text.split("What differs</h2>")[1].split("</table>")[0]
     assert "rounds" in differs and "batch_size" not in differs
     assert text.index('href="#comparison"') < text.index('id="comparison"')

@@ -224,7 +224,7 @@ def baselines(study: Study, tapering: Any, literal: Any, stable: Any) -> tuple[s
 def _methods(axis: Any, cells: Any, metric: str, colour: int, front: str = "") -> None:
     """One line for methods whose curves coincide, which here means: within a line's width."""
     curves = {preset: cells[preset].curves[metric] for preset in NAMES}
-    middle = {NAMES[preset]: np.where(q[1] < 1e9, q[1], np.nan) for preset, q in curves.items()}
+    middle = {NAMES[preset]: np.where(q[1] < 1e6, q[1], np.nan) for preset, q in curves.items()}
     back = {label: preset for preset, label in NAMES.items()}
     for number, (first, label) in enumerate(coinciding(middle, within=0.15).items()):
         cell = cells[back[first]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -224,6 +225,27 @@ def audit(view: View) -> Part | None:
     return Part("Audit: who contributed as declared", table(head, named) + notes)
 
 
+def intervals(view: View) -> Part | None:
+    """Error bars of the model and of each client's loss, for the first seed."""
+    from fedtaper.outcomes.intervals import intervals as error_bars
+
+    run = view.run
+    if run.diverged or run.w is None or not is_quadratic(run.experiment.problem):
+        return None
+    try:
+        found = error_bars(replace(run, w=run.w[:1]) if run.many else run)
+    except FedtaperError:  # rules or batches for which there is no covariance in closed form
+        return None
+    head, *rows = found.rows()
+    front = "loss of client "
+    for row in rows:
+        if row[0].startswith(front):
+            row[0] = f"loss of {view.clients[int(row[0].removeprefix(front))]}"
+    seed = [f"Of seed {run.seeds[0]}."] if run.many else []
+    notes = paragraphs([*seed, *found.notes], "muted")
+    return Part("Error bars", paragraphs([found.title]) + table(head, rows) + notes)
+
+
 def stability(view: View) -> Part | None:
     """Whether the first steps suit the curvature."""
     from fedtaper.theory.stability import stability as look
@@ -263,13 +285,14 @@ def origin(view: View) -> Part:
 
 
 # The parts of a run's section, in order. A part looks at the run and returns None where it has
-# nothing to say; challenges, intervals and outcomes join here.
+# nothing to say; what is new joins here.
 PARTS: tuple[Callable[[View], Part | None], ...] = (
     last_round,
     metrics,
     convergence,
     influence,
     tracking,
+    intervals,
     audit,
     stability,
     origin,
