@@ -67,7 +67,7 @@ class Plan:
             clock = f"(n+{s.offset:g})" if s.offset else "n"
             numbers = [self.effective[i], limit[i], found.step_size[i], found.local_steps[i]]
             numbers += [found.server_weight[i], found.participation[i]]
-            cells = [str(i), f"{s.c:.4g}/{clock}^{s.delta:.3g}", asked]
+            cells = [e.names[i] if e.names else str(i), f"{s.c:.4g}/{clock}^{s.delta:.3g}", asked]
             rows.append([*cells, *(f"{x:.3g}" for x in numbers)])
         return rows
 
