@@ -66,6 +66,15 @@ def test_influence_is_that_of_the_experiment_with_the_sites_names(tiny, tmp_path
     assert "client 0" not in text
 
 
+def test_names_of_the_experiment(tiny, tmp_path):
+    run = make(tiny, updates=True)
+    named = replace(run, experiment=replace(run.experiment, names=("north", "south", "west")))
+    text, specs = read(ft.report(named, tmp_path / "page.html"))
+    assert [one["name"] for one in specs["Influence"]["series"]] == ["north", "south, west"]
+    audit = text.split("who contributed as declared</h3>")[1]
+    assert len(cells(audit, "west")) > 3 and "loss of south" in text
+
+
 def test_many_seeds_several_runs(tiny, tmp_path):
     many = make(tiny, seeds=range(7), out=tmp_path / "many")
     longer = make(tiny, rounds=90, out=tmp_path / "longer")

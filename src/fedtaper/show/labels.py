@@ -47,8 +47,10 @@ def metrics(run: Run) -> dict[str, Any]:
 
 
 def clients(run: Run) -> tuple[str, ...]:
-    """The clients' names: those of the sites where the run has them, else "client 0" and so on."""
+    """The clients' names: the experiment's, or the sites', else "client 0" and so on."""
     number = run.experiment.num_clients
+    if run.experiment.names is not None:
+        return run.experiment.names
     if run.path is not None and (run.path / store.SITES).is_file():
         rows = json.loads((run.path / store.SITES).read_text(encoding="utf-8"))
         if len(rows) == number:

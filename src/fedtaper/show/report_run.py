@@ -212,15 +212,15 @@ def tracking(view: View) -> Part | None:
 
 
 def audit(view: View) -> Part | None:
-    """Who contributed as declared, for runs that kept the updates (the first seed)."""
+    """Who contributed as declared, for runs with updates or challenges (the first seed)."""
     run = view.run
-    if run.updates is None:
+    if run.updates is None and run.challenges is None:
         return None
     from fedtaper.auditing import audit as judge
 
     found = judge(run, seed=run.seeds[0] if run.many else None)
     head, *rows = found.rows()
-    named = [[view.clients[int(row[0])], *row[1:]] for row in rows]
+    named = [[name, *row[1:]] for name, row in zip(view.clients, rows, strict=True)]
     notes = paragraphs([*found.remarks(), found.caveat], "muted")
     return Part("Audit: who contributed as declared", table(head, named) + notes)
 
@@ -239,8 +239,9 @@ def intervals(view: View) -> Part | None:
     head, *rows = found.rows()
     front = "loss of client "
     for row in rows:
-        if row[0].startswith(front):
-            row[0] = f"loss of {view.clients[int(row[0].removeprefix(front))]}"
+        number = row[0].removeprefix(front)
+        if number != row[0] and number.isdigit():
+            row[0] = f"loss of {view.clients[int(number)]}"
     seed = [f"Of seed {run.seeds[0]}."] if run.many else []
     notes = paragraphs([*seed, *found.notes], "muted")
     return Part("Error bars", paragraphs([found.title]) + table(head, rows) + notes)
