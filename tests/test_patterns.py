@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fedtaper as ft
 from fedtaper.core import draws
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.participation import Chances, Exactly, Participation
@@ -60,6 +61,16 @@ def test_exactly_k_by_hand():
     for row, k in enumerate(range(4, 9)):
         u = [draws.uniform(1, i, k) for i in range(5)]
         assert set(np.flatnonzero(there[row])) == set(np.argsort(u)[:2].tolist())
+
+
+@pytest.mark.parametrize("pattern", PATTERNS[2:], ids=lambda p: type(p).__name__)
+def test_patterns_in_a_run(pattern, tiny):
+    settings = {"rounds": 12, "local_steps": 2, "batch_size": 10, "participation": pattern}
+    e = ft.Experiment(tiny, ft.Power(0.1, 0.8), **settings)
+    run = ft.run(e, progress=False)
+    assert np.array_equal(run.update_norms > 0, pattern.present(0, 12, 0, 3))
+    assert np.allclose(e.rates, pattern.rates(3))
+    assert ft.from_toml(ft.to_toml(e)) == e
 
 
 def test_bad_patterns():

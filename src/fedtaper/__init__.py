@@ -9,6 +9,7 @@ from fedtaper.auditing import Audit, Auditor, ClientAudit, HeldOut, audit
 from fedtaper.core.errors import AssumptionWarning, FedtaperError, FedtaperWarning, StabilityWarning
 from fedtaper.core.influence import Influence, effective_influence, influence
 from fedtaper.core.participation import Exactly
+from fedtaper.core.patterns import Cyclic, Listed, OnOff
 from fedtaper.core.rules import Memoryless, PlainServer, Remembering
 from fedtaper.core.schedules import Constant, Cosine, Piecewise, Power, Shaped, WarmUp
 from fedtaper.core.version import __version__
@@ -81,6 +82,7 @@ __all__ = [
     "Copies",
     "Cosine",
     "Custom",
+    "Cyclic",
     "Dirichlet",
     "Divergence",
     "DominantClass",
@@ -107,6 +109,7 @@ __all__ = [
     "LabelDrift",
     "LimitOde",
     "LinearRegression",
+    "Listed",
     "Log",
     "Median",
     "Memoryless",
@@ -115,6 +118,7 @@ __all__ = [
     "Noise",
     "NoiseSums",
     "Normalised",
+    "OnOff",
     "Piecewise",
     "PlainServer",
     "Plan",

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedtaper.core.errors import FedtaperError, nearest
 from fedtaper.core.participation import Exactly
+from fedtaper.core.patterns import Cyclic, Listed, OnOff
 from fedtaper.core.schedules import Constant, Cosine, Piecewise, Power, Shaped, WarmUp
 from fedtaper.problems.data.drift import LabelDrift
 from fedtaper.problems.data.splits import Dirichlet, DominantClass, Iid, RareClass
@@ -71,7 +72,12 @@ ARRIVALS: dict[str, Any] = {
     "polynomial": Polynomial,
     "hinge": Hinge,
 }
-PARTICIPATION: dict[str, Any] = {"exactly": Exactly}
+PARTICIPATION: dict[str, Any] = {
+    "exactly": Exactly,
+    "cyclic": Cyclic,
+    "on_off": OnOff,
+    "listed": Listed,
+}
 RULES: dict[str, Any] = SERVER_RULES | LOCAL_RULES | BEHAVIOURS
 NESTED: dict[str, Any] = RULES | SCHEDULES | SPLITS | ARRIVALS | DRIFTS | PARTICIPATION
 # the methods that tell what a class of the user's own is for
