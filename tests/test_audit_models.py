@@ -51,7 +51,7 @@ def test_honest_clients_of_other_models_are_not_accused(name, hidden):
 
 def test_what_directions_and_sizes_show_still_counts():
     lazy = {0: ft.Idle(), 1: ft.Noise(), 2: ft.Copies()}
-    run = ft.run(federation("wine", 0, clients=lazy), updates=True, progress=False)
+    run = ft.run(federation("wine", 0, behaviours=lazy), updates=True, progress=False)
     verdicts = [c.verdict for c in ft.audit(run).clients]
     assert verdicts == ["idle", "noise", "copying", "cannot tell"]
 
