@@ -3,8 +3,13 @@
 import json
 import struct
 import zlib
+from dataclasses import replace
 
+import numpy as np
 import pytest
+import wrong_calls
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from small_file import FILE
 from typer.testing import CliRunner
 
@@ -78,3 +83,77 @@ def test_control_characters_are_written_as_toml(tiny):
 def test_a_million_million_schedules_take_no_memory():
     with pytest.raises(ft.FedtaperError, match="1000000000000 schedules for 3 clients"):
         ft.from_toml(FILE.replace("\nclients = 3\n", "\nclients = 1000000000000\n"))
+
+
+KNOWN = wrong_calls.calls()
+
+
+@given(st.sampled_from(range(len(KNOWN))), st.sampled_from(range(len(wrong_calls.WRONG))))
+@settings(max_examples=400, deadline=None)
+def test_wrong_calls_are_one_line(place, wrong):
+    """A sample; ``make torture`` makes ten thousand."""
+    call, given_, name = KNOWN[place]
+    assert wrong_calls.raw_error(call, given_, {name: wrong_calls.WRONG[wrong]}) is None
+
+
+def test_a_step_beyond_all_numbers_is_a_warning_and_a_stored_divergence(tmp_path):
+    """The stability check was a LinAlgError."""
+    problem = ft.LinearRegression(num_clients=3, samples=400)
+    e = ft.Experiment(problem, ft.Constant(1.0), rounds=5, local_steps=250, batch_size=4)
+    with pytest.warns(ft.StabilityWarning, match="diverges in round 1"):
+        ft.run(e, out=tmp_path / "a", engine="reference")
+    (found,) = ft.load(tmp_path / "a").diverged
+    assert found.round <= 5 and "above 2: unstable" in found.reason
+
+
+def test_forecasts_of_extreme_steps_are_answered_or_refused(tiny):
+    for schedule, n in (
+        (ft.Power(1e300, 0.8), 1e6),
+        (ft.Power(1e-300, 0.8), 1e300),
+        (ft.Constant(1e10), 1e6),
+        (ft.Power(0.1, 1.0, offset=1e300), 10),
+    ):
+        e = ft.Experiment(tiny, schedule, rounds=5, local_steps=2, batch_size=4)
+        try:
+            assert np.all(np.isfinite(ft.forecast(e, n=n).w))
+        except ft.FedtaperError as trouble:
+            assert "\n" not in str(trouble)
+
+
+def test_a_reference_client_that_never_takes_part_is_refused(tiny):
+    with pytest.raises(ft.FedtaperError, match="client 0 has the largest step sizes and never"):
+        ft.Experiment(tiny, ft.Power(0.1, 0.8), 5, local_steps=2, batch_size=4,
+                      participation=[0, 1, 1])  # fmt: skip
+    schedules = [ft.Power(0.1, 0.8), ft.Power(0.1, 1.0), ft.Power(0.1, 0.8)]
+    with pytest.warns(ft.FedtaperWarning, match="client 1 never takes part"):
+        ft.Experiment(tiny, schedules, 5, local_steps=2, batch_size=4, participation=[1, 0, 1])
+
+
+@pytest.mark.parametrize("seed", [2**63, 2**64, 10**30])
+def test_seeds_beyond_64_bits_are_refused(tiny, seed):
+    e = ft.Experiment(tiny, ft.Power(0.1, 0.8), 2, local_steps=2, batch_size=4, seed=2**63 - 1)
+    assert np.all(np.isfinite(ft.run(e, engine="reference").w))
+    for make in (
+        lambda: replace(e, seed=seed),
+        lambda: replace(tiny, seed=seed),
+        lambda: ft.run(e, seeds=[0, seed]),
+        lambda: ft.ImageClassification("digits", seed=seed),
+    ):
+        with pytest.raises(ft.FedtaperError, match="below 2"):
+            make()
+
+
+def test_what_no_memory_holds_is_refused_at_once(tmp_path):
+    for change in (("num_clients = 3", "num_clients = 1000000000000"),
+                   ("samples = 50", "samples = 1000000000000")):  # fmt: skip
+        with pytest.raises(ft.FedtaperError, match="GiB of memory"):
+            ft.from_toml(FILE.replace(*change))
+    x = np.zeros((20, 8, 8), np.uint8)
+    y = np.zeros(20, np.int64)
+    far = np.where(np.arange(20) == 3, 2**62, y)
+    arrays = {"train_images": x, "train_labels": far, "test_images": x, "test_labels": y}
+    np.savez(tmp_path / "own.npz", **arrays)
+    with pytest.raises(ft.FedtaperError, match="has class 4611686018427387904"):
+        assert ft.ImageClassification(
+            str(tmp_path / "own.npz"), split=ft.Iid(), num_clients=2
+        ).sizes

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtaper.core.checks import check_whole, per_client
+from fedtaper.core.checks import check_whole, one_of, per_client
 from fedtaper.core.errors import FedtaperError, warn
 from fedtaper.core.influence import (
     ClientGroup,
@@ -100,7 +100,7 @@ class Experiment:
         for name in ("local_steps", "participation"):
             value = getattr(self, name)
             if isinstance(value, (list, np.ndarray)):
-                object.__setattr__(self, name, tuple(np.asarray(value).tolist()))
+                object.__setattr__(self, name, tuple(np.asarray(value, dtype=object).tolist()))
         if self.challenges is not None:
             Challenges.check(self.challenges, self.num_clients)
         check_whole("rounds", self.rounds)
@@ -109,18 +109,22 @@ class Experiment:
         if (self.local_steps is None) == (self.local_epochs is None):
             raise FedtaperError("give either local_steps or local_epochs, and not both")
         name = "local_epochs" if self.local_steps is None else "local_steps"
-        for value in np.atleast_1d(np.asarray(getattr(self, name))).tolist():
+        for value in np.atleast_1d(np.asarray(getattr(self, name), dtype=object)).tolist():
             check_whole(name, value)
         if self.clock is None:
             own = self.problem.default_clock if self.local_epochs else "update"
             object.__setattr__(self, "clock", own)
-        if self.clock not in CLOCKS:
-            raise FedtaperError(f"clock must be one of {', '.join(CLOCKS)}, not {self.clock!r}")
+        one_of("clock", self.clock, CLOCKS)
         if self.clock == "epoch" and self.local_epochs is None:
             raise FedtaperError('clock = "epoch" needs local_epochs in place of local_steps')
         if self.average_over not in ("all", "present"):
             raise FedtaperError(
                 f'average_over must be "all" or "present", not {self.average_over!r}'
+            )
+        if self.rates[self.reference] == 0:
+            raise FedtaperError(
+                f"client {self.reference} has the largest step sizes and never takes part "
+                "(participation 0): influences are relative to it; leave it out"
             )
         self._check_arrivals()
         self._check_names()

@@ -30,19 +30,65 @@ def per_client(
     return np.broadcast_to(array, count).copy()
 
 
+LARGEST = 2**63 - 1  # what 64 bits hold
+
+
 def check_whole(name: str, value: Any, low: int = 1) -> None:
-    """Refuse what is not a whole number of at least ``low``."""
+    """Refuse what is not a whole number of at least ``low`` that fits in 64 bits."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < low:
-        raise FedtaperError(f"{name} must be a whole number of at least {low}, not {value!r}")
+        raise FedtaperError(f"{name} must be a whole number of at least {low}, not {value!r:.80}")
+    if value > LARGEST:
+        raise FedtaperError(f"{name} {value} is too large: use one below 2**63")
 
 
 def check_number(
-    name: str, value: Any, low: float = -np.inf, above: float = -np.inf, below: float = np.inf
+    name: str,
+    value: Any,
+    low: float = -np.inf,
+    above: float = -np.inf,
+    below: float = np.inf,
+    hint: str = "",
+    finite: bool = True,
 ) -> None:
     """Refuse what is not a finite number of at least ``low``, above ``above``, below ``below``."""
-    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-    if not (number and np.isfinite(value) and value >= low and value > above and value < below):
-        limits = [f"at least {low:g}"] if np.isfinite(low) else []
-        limits += [f"above {above:g}"] if np.isfinite(above) else []
-        limits += [f"below {below:g}"] if np.isfinite(below) else []
-        raise FedtaperError(f"{name} must be a number {' and '.join(limits)}, not {value!r}")
+    number = isinstance(value, (int, float, np.integer, np.floating))
+    if number and not isinstance(value, bool):
+        fits: Any = value
+        inside = abs(fits) < np.inf and fits >= low and fits > above and fits < below
+        if inside or not finite:
+            return
+    limits = [f"at least {low:g}"] if np.isfinite(low) else []
+    limits += [f"above {above:g}"] if np.isfinite(above) else []
+    limits += [f"below {below:g}"] if np.isfinite(below) else []
+    words = " ".join(["a number", " and ".join(limits)]).strip()
+    raise FedtaperError(f"{name} must be {words}, not {value!r:.80}{hint}")
+
+
+def as_numbers(name: str, value: Any) -> NDArray[np.float64]:
+    """An array of numbers, or one line that says what is not a number."""
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise FedtaperError(f"{name} must be a number or an array, not {value!r:.80}") from None
+
+
+def check_type(what: str, value: Any, kind: type) -> None:
+    """Refuse an argument of another kind."""
+    if not isinstance(value, kind):
+        raise FedtaperError(f"{what} needs a {kind.__name__}, not {type(value).__name__}")
+
+
+def one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
+    """Refuse a word that is not one of the known ones."""
+    if not isinstance(value, str) or value not in known:
+        raise FedtaperError(f"{name} must be one of {', '.join(known)}, not {value!r:.80}")
+
+
+def check_memory(what: str, numbers: float) -> None:
+    """Refuse arrays that no machine holds, before they are made."""
+    if numbers > MEMORY:
+        size = f"{8 * numbers / 2**30:,.0f} GiB"
+        raise FedtaperError(f"{what} would take {size} of memory: make it smaller")
+
+
+MEMORY = 2**37  # numbers: 1 TiB

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtaper.core.checks import per_client
+from fedtaper.core.checks import as_numbers, check_number, per_client
 from fedtaper.core.errors import AssumptionWarning, FedtaperError, warn
 from fedtaper.core.schedules import Schedule, step_sizes
 
@@ -52,7 +52,7 @@ def influence(schedules: Sequence[Schedule], n: ArrayLike | None = None) -> NDAr
     if n is None:
         top = schedules[reference]
         return np.array([s.c / top.c if s.delta == top.delta else 0.0 for s in schedules])
-    a = step_sizes(schedules, np.asarray(n, dtype=np.float64)[..., None])
+    a = step_sizes(schedules, as_numbers("n", n)[..., None])
     return a / a[..., reference, None]
 
 
@@ -132,6 +132,7 @@ def effective_influence(
     schedules = checked_schedules(schedules)
     count = len(schedules)
     weight = np.full(count, 1 / count) if server_weight is None else server_weight
+    check_number("n", n, above=0.0)
     a = step_sizes(schedules, np.array([[float(n)]]))[0]
     steps = per_client("local_steps", local_steps, count, low=1)
     return Influence(

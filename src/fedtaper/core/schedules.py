@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedtaper.core.checks import as_numbers, check_number
 from fedtaper.core.errors import AssumptionWarning, FedtaperError, warn
 
 A2 = "assumption A2 (3/4 < delta <= 1)"
@@ -38,10 +39,10 @@ class Power:
     offset: float = 0.0
 
     def __post_init__(self) -> None:
-        _positive("c", self.c)
-        _positive("delta", self.delta, hint="; for a step that does not taper use Constant(a)")
-        if not (math.isfinite(self.offset) and self.offset >= 0):
-            raise FedtaperError(f"offset must be a number of at least 0, not {self.offset!r}")
+        check_number("c", self.c, above=0.0)
+        hint = "; for a step that does not taper use Constant(a)"
+        check_number("delta", self.delta, above=0.0, hint=hint)
+        check_number("offset", self.offset, low=0.0)
         if self.delta <= 0.75:
             warn(
                 f"delta = {self.delta:g} is outside {A2}: the noise terms of the proof need "
@@ -88,7 +89,7 @@ class Constant:
     a: float
 
     def __post_init__(self) -> None:
-        _positive("a", self.a)
+        check_number("a", self.a, above=0.0)
 
     @property
     def c(self) -> float:
@@ -162,11 +163,11 @@ class Cosine(_Shape):
     end: float | None = None
 
     def __post_init__(self) -> None:
-        _positive("a", self.a)
-        _positive("over", self.over)
+        check_number("a", self.a, above=0.0)
+        check_number("over", self.over, above=0.0)
         if self.end is None:
             object.__setattr__(self, "end", self.a / 100)
-        _positive("end", self.end, "; a client whose steps reach 0 would stop")  # type: ignore[arg-type]
+        check_number("end", self.end, above=0.0, hint="; a client whose steps reach 0 would stop")
 
     @property
     def limit(self) -> Constant:
@@ -203,7 +204,7 @@ class WarmUp(_Shape):
 
     def __post_init__(self) -> None:
         _schedule("schedule", self.schedule)
-        _positive("over", self.over)
+        check_number("over", self.over, above=0.0)
 
     @property
     def limit(self) -> Power | Constant:
@@ -356,7 +357,7 @@ def step_sizes(schedules: Sequence[Schedule], n: NDArray[np.floating[Any]]) -> N
 
 
 def _clock(n: ArrayLike) -> NDArray[np.float64]:
-    clock = np.asarray(n, dtype=np.float64)
+    clock = as_numbers("the clock n", n)
     if not np.all(clock >= 1):  # catches NaN too
         bad = clock.ravel()[~(clock.ravel() >= 1)][0]
         raise FedtaperError(f"the clock n starts at 1; {bad:g} is not a clock value")
@@ -365,10 +366,3 @@ def _clock(n: ArrayLike) -> NDArray[np.float64]:
 
 def _like(n: ArrayLike, a: NDArray[np.float64]) -> Any:
     return float(a) if np.ndim(n) == 0 else a
-
-
-def _positive(name: str, value: float, hint: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-        raise FedtaperError(f"{name} must be a number, not {value!r}")
-    if not (math.isfinite(value) and value > 0):
-        raise FedtaperError(f"{name} must be a finite number above 0, not {value!r}{hint}")

@@ -110,7 +110,7 @@ def _known_words(options: Options) -> None:
         ("device", options.device, DEVICES),
         ("precision", options.precision, PRECISIONS),
     ):
-        if value is not None and value not in known:
+        if value is not None and not (isinstance(value, str) and value in known):
             words = " or ".join(f'"{word}"' for word in known)
             raise FedtaperError(f"{name} must be {words}, not {value!r}")
 

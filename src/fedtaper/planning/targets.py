@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import check_whole
+from fedtaper.core.checks import as_numbers, check_whole
 from fedtaper.core.errors import FedtaperError
 from fedtaper.problems.data import RareClass
 from fedtaper.problems.images import ImageClassification
@@ -40,6 +40,8 @@ class Fade:
 
 def are_texts(target: Any) -> bool:
     """Whether these are rules in words."""
+    if not isinstance(target, Iterable):
+        raise FedtaperError(f"target must be a number per client, or rules, not {target!r:.80}")
     return not isinstance(target, (str, Mapping)) and all(isinstance(t, str) for t in target)
 
 
@@ -53,7 +55,7 @@ def targets(target: Target, problem: Any) -> tuple[Array, dict[int, Fade]]:
         for client, value in target.items():
             numbers[_client(client, count)] = value
     else:
-        given = np.asarray(target, dtype=np.float64)
+        given = as_numbers("target", target)
         if given.shape != (count,):
             raise FedtaperError(f"target has {given.size} values for {count} clients")
         numbers = given.copy()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -98,6 +98,9 @@ class Custom:
     def __post_init__(self) -> None:
         if not callable(self.loss) or not callable(self.init):
             raise FedtaperError("loss and init must be functions: loss(model, *batch), init()")
+        if not isinstance(self.client_data, Sized):
+            given = type(self.client_data).__name__
+            raise FedtaperError(f"client_data must be a list with an entry per client, not {given}")
         if not len(self.client_data):
             raise FedtaperError("client_data is empty: give one entry per client")
         check_whole("workers", self.workers, low=0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import check_whole
+from fedtaper.core.checks import check_type, check_whole, one_of
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import ProblemKind, Unit
 from fedtaper.problems.data import SOURCES, DominantClass, ImageData, RareClass, load_images
@@ -80,8 +80,8 @@ class ImageClassification:
     def __post_init__(self) -> None:
         check_whole("num_clients", self.num_clients)
         check_whole("seed", self.seed, low=0)
-        if self.start not in ("one", "mean"):
-            raise FedtaperError(f'start must be "one" or "mean", not {self.start!r}')
+        check_type("data_set", self.data_set, str)
+        one_of("start", self.start, ("one", "mean"))
         if not isinstance(self.split, Split):
             raise FedtaperError(f"split must be such as RareClass(6), not {self.split!r}")
         if isinstance(self.data_dir, Path):

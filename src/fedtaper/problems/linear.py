@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.checks import check_whole, per_client
+from fedtaper.core.checks import as_numbers, check_memory, check_whole, per_client
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import ProblemKind, Unit
 
@@ -69,28 +69,30 @@ class LinearRegression:
         for name in ("samples", "feature_spread", "snr_db", "true_w"):  # lists as tuples
             value = getattr(self, name)
             if isinstance(value, (list, np.ndarray)):
-                nested = np.asarray(value).tolist()
+                nested = np.asarray(value, dtype=object).tolist()
                 value = tuple(tuple(v) if isinstance(v, list) else v for v in nested)
                 object.__setattr__(self, name, value)
         check_whole("num_clients", self.num_clients)
         check_whole("dim", self.dim)
+        check_memory("this many clients", self.num_clients * 1000)
         sizes = per_client("samples", self.samples, self.num_clients)
         for i, size in enumerate(sizes):
-            if not (size >= 1 and size == int(size)):
+            if not (size >= 1 and np.isfinite(size) and size == int(size)):
                 raise FedtaperError(f"client {i} has {size:g} samples; every client needs some")
+        check_memory("this regression", float(sizes.sum()) * (self.dim + 1) + self.dim**2)
         per_client("feature_spread", self.feature_spread, self.num_clients, low=1e-300)
         per_client("sigma_w", self.sigma_w, 1, low=0)
         per_client("init_spread", self.init_spread, 1, low=0)
         per_client("snr_db", self.snr_db, self.num_clients)
         check_whole("seed", self.seed, low=0)
         if self.true_w is not None:
-            shape = np.shape(self.true_w)
+            shape = as_numbers("true_w", self.true_w).shape
             if shape not in ((self.dim,), (self.num_clients, self.dim)):
                 raise FedtaperError(
                     f"true_w has shape {shape}; it must be ({self.dim},) or "
                     f"({self.num_clients}, {self.dim})"
                 )
-            if not np.all(np.isfinite(np.asarray(self.true_w, dtype=float))):
+            if not np.all(np.isfinite(as_numbers("true_w", self.true_w))):
                 raise FedtaperError("true_w holds a number that is not finite")
 
     @classmethod
@@ -98,8 +100,11 @@ class LinearRegression:
         cls, x: Sequence[ArrayLike], y: Sequence[ArrayLike], **settings: Any
     ) -> LinearRegression:
         """The user's own data: ``x[i]`` of shape (samples, d) and ``y[i]`` of shape (samples,)."""
-        xs = tuple(np.ascontiguousarray(a, dtype=np.float64) for a in x)
-        ys = tuple(np.ascontiguousarray(a, dtype=np.float64) for a in y)
+        for name, given in (("x", x), ("y", y)):
+            if not isinstance(given, Iterable):
+                raise FedtaperError(f"{name} needs an array per client, not {given!r:.80}")
+        xs = tuple(np.ascontiguousarray(as_numbers("x", a)) for a in x)
+        ys = tuple(np.ascontiguousarray(as_numbers("y", a)) for a in y)
         if not xs or len(xs) != len(ys):
             raise FedtaperError(f"x has {len(xs)} clients and y has {len(ys)}; they must match")
         for i, (xi, yi) in enumerate(zip(xs, ys, strict=True)):
@@ -244,7 +249,7 @@ class LinearRegression:
 
     def equilibrium(self, p: ArrayLike) -> Array:
         """Where sum p_i h_i(w) = 0 (REG8): shape (..., d) for influences of shape (..., L)."""
-        p = np.asarray(p, dtype=np.float64)
+        p = np.asarray(as_numbers("p", p))
         if p.shape[-1:] != (self.num_clients,):
             raise FedtaperError(
                 f"p has {p.shape[-1] if p.ndim else 1} values for {self.num_clients} clients"

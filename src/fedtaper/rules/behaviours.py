@@ -8,7 +8,6 @@ scale, so that every engine needs one small function, :func:`sent`.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.checks import check_whole
+from fedtaper.core.checks import check_number, check_whole
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.schedules import Constant, Power, Schedule
 
@@ -226,5 +225,4 @@ def _start(behaviour: Behaviour) -> int:
 
 
 def _positive(scale: float) -> None:
-    if not (math.isfinite(scale) and scale > 0):
-        raise FedtaperError(f"scale must be a finite number above 0, not {scale!r}")
+    check_number("scale", scale, above=0.0)

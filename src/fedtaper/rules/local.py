@@ -7,11 +7,10 @@ class; the reference engine runs it at once (see CONTRIBUTING.md).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.checks import check_number
 from fedtaper.core.rules import Memoryless
 
 
@@ -40,8 +39,7 @@ class Proximal(Memoryless):
     mu: float = 0.1
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.mu) and self.mu >= 0):
-            raise FedtaperError(f"mu must be a finite number of at least 0, not {self.mu!r}")
+        check_number("mu", self.mu, low=0.0)
 
     @property
     def added_curvature(self) -> float:  # type: ignore[override]

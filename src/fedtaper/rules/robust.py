@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from fedtaper.core.checks import check_whole
+from fedtaper.core.checks import check_whole, one_of
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.rules import PlainServer
-from fedtaper.rules.server import Array, _one_of, _shares
+from fedtaper.rules.server import Array, _shares
 
 
 class _Coordinates(PlainServer):
@@ -85,7 +85,7 @@ class Clipped(PlainServer):
     by: Literal["uniform", "samples"] = "uniform"
 
     def __post_init__(self) -> None:
-        _one_of("by", self.by, ("uniform", "samples"))
+        one_of("by", self.by, ("uniform", "samples"))
         number = isinstance(self.norm, (int, float)) and not isinstance(self.norm, bool)
         if self.norm is not None and not (number and 0 < self.norm < math.inf):
             raise FedtaperError(f"norm must be a finite number above 0, not {self.norm!r}")

@@ -8,14 +8,13 @@ its step alone, so the optimisers take any of the former as their ``mean``.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import check_number
+from fedtaper.core.checks import check_number, one_of
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import Memory
 from fedtaper.core.rules import PlainServer
@@ -34,7 +33,7 @@ class Average(PlainServer):
     by: Literal["uniform", "samples"] = "uniform"
 
     def __post_init__(self) -> None:
-        _one_of("by", self.by, ("uniform", "samples"))
+        one_of("by", self.by, ("uniform", "samples"))
 
     def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
         """Equal shares, or shares of the samples; the same every round."""
@@ -54,8 +53,8 @@ class Normalised(PlainServer):
     over: Literal["steps", "step_sums"] = "steps"
 
     def __post_init__(self) -> None:
-        _one_of("by", self.by, ("uniform", "samples"))
-        _one_of("over", self.over, ("steps", "step_sums"))
+        one_of("by", self.by, ("uniform", "samples"))
+        one_of("over", self.over, ("steps", "step_sums"))
 
     @property
     def erases_influence(self) -> bool:  # type: ignore[override]
@@ -114,13 +113,12 @@ class _Optimiser(PlainServer):
         return self.mean.erases_influence
 
     def __post_init__(self) -> None:
-        for name, low, high in (("eta", 0, math.inf), ("tau", 0, math.inf)):
-            value = getattr(self, name)
-            if not low < value < high:
-                raise FedtaperError(f"{name} must be a finite number above 0, not {value!r}")
+        for name in ("eta", "tau"):
+            check_number(name, getattr(self, name), above=0.0)
         for name in ("b1", "b2"):
             value = getattr(self, name)
-            if not 0 <= value < 1:
+            check_number(name, value, low=0.0)
+            if value >= 1:
                 raise FedtaperError(f"{name} must be at least 0 and below 1, not {value!r}")
 
     def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
@@ -201,8 +199,3 @@ class AverageMomentum(PlainServer):
         """The velocity forward, then along it."""
         v = velocity(memory[0], update, self.beta)
         return w + v, (v,)
-
-
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise FedtaperError(f"{name} must be one of {', '.join(known)}, not {value!r}")

@@ -13,6 +13,7 @@ from fedtaper.show import charts, labels, report_claims, report_compare, report_
 from fedtaper.show.report_page import Section, page, paragraphs
 from fedtaper.show.report_words import sentences, summary
 from fedtaper.storage import store
+from fedtaper.storage.durable import as_path
 
 __all__ = ["report", "sentences"]
 MOST_POINTS, FEWEST_POINTS, ALL_POINTS = 400, 80, 9_000  # of a curve; of one metric in all runs
@@ -33,9 +34,9 @@ def report(
     """
     if isinstance(sources, (Run, str, Path)):
         sources = [sources]
-    if not sources:
+    if not isinstance(sources, Sequence) or not sources:
         raise FedtaperError("nothing to report on: give a run folder or a claims folder")
-    path = _checked(Path(out))
+    path = _checked(as_path(out))
     runs, claims = _load(sources)
     names = labels.runs(runs)
     sections = [*_about(runs, names), *(s for f in claims for s in report_claims.sections(f))]
@@ -62,7 +63,7 @@ def _load(sources: Sequence[Run | str | Path]) -> tuple[list[Run], list[Path]]:
     for source in sources:
         if isinstance(source, Run):
             runs.append(source)
-        elif (Path(source) / "claims.json").is_file():
+        elif (as_path(source) / "claims.json").is_file():
             claims.append(Path(source))
         elif not Path(source).exists():
             raise FedtaperError(f"there is no folder {source}")

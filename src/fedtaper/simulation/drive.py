@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper import engines
-from fedtaper.core.checks import check_whole
+from fedtaper.core.checks import check_type, check_whole
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import Block, Engine, Options, Session, State
 from fedtaper.engines.gate import choose
@@ -69,6 +69,8 @@ def run(
     """
     if not isinstance(experiment, Experiment):
         raise FedtaperError(f"run needs an Experiment, not {type(experiment).__name__}")
+    if log is not None:
+        check_type("log", log, Log)
     chosen = _seeds(experiment, seeds)
     if out is not None and not isinstance(out, str | Path):
         raise FedtaperError(f"out must be the path of a folder, not {out!r:.80}")

@@ -14,6 +14,7 @@ from fedtaper.experiment import Experiment
 from fedtaper.results import Run
 from fedtaper.simulation.drive import run as simulate
 from fedtaper.storage import store
+from fedtaper.storage.durable import as_path
 
 LOCAL = "local"
 # one thread a run: as many runs go side by side as there are cores
@@ -60,7 +61,8 @@ def run_many(
     [0, 0]
     """
     named = _named(experiments)
-    folders = {name: None if out is None else Path(out) / name for name in named}
+    base = None if out is None else as_path(out)
+    folders = {name: None if base is None else base / name for name in named}
     here = ray is None  # then a run writes its own folder; elsewhere there may be another disk
     done: dict[str, Run] = {}
     for name, folder in folders.items():

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtaper.core.checks import check_type
 from fedtaper.core.errors import FedtaperError, nearest
 from fedtaper.core.schedules import Schedule
 from fedtaper.experiment import Experiment
@@ -19,7 +20,7 @@ from fedtaper.rules.behaviours import BEHAVIOURS, After
 from fedtaper.rules.challenges import Challenges
 from fedtaper.rules.presets import PRESETS
 from fedtaper.storage import kinds, names
-from fedtaper.storage.durable import said
+from fedtaper.storage.durable import as_path, said
 from fedtaper.storage.kinds import build, known
 from fedtaper.storage.logs import Log
 from fedtaper.storage.written import to_toml
@@ -38,7 +39,7 @@ def read_toml(path: str | Path, problem: Any = None, trusted: bool = True) -> Ex
     Code that the file names (``kind = "my_module:MyRule"``) is looked for beside the file and
     where Python looks; not beside it where it is not ``trusted``, as in a run folder.
     """
-    path = Path(path)
+    path = as_path(path)
     text = _text(path)
     beside = path.parent if trusted else None
     try:
@@ -50,7 +51,7 @@ def read_toml(path: str | Path, problem: Any = None, trusted: bool = True) -> Ex
 def read_log(path: str | Path) -> Log | None:
     """The table [log] of a TOML file, if it has one."""
     try:
-        return log_of(_tree(_text(Path(path))))
+        return log_of(_tree(_text(as_path(path))))
     except FedtaperError as trouble:
         raise FedtaperError(f"{path}: {trouble}") from None
 
@@ -101,6 +102,7 @@ def from_toml(
     >>> from_toml(text).schedules[2]
     Power(c=0.1, delta=1.0, offset=0.0)
     """
+    check_type("from_toml", text, str)
     tree = _tree(text)
     find = partial(names.find, folder=code)
     known("table", tree, TABLES, where="the file")

@@ -66,6 +66,18 @@ def settle(folder: Path) -> None:
         os.close(place)
 
 
+def as_path(value: Any) -> Path:
+    """A path, or one line that says what was given instead."""
+    try:
+        path = Path(value)
+        os.fsencode(path)
+    except (TypeError, ValueError):
+        raise FedtaperError(f"a file or folder is needed, not {value!r:.80}") from None
+    if "\0" in str(path):
+        raise FedtaperError(f"{str(path)!r:.80} is not the name of a file")
+    return path
+
+
 def said(trouble: BaseException) -> str:
     """An exception in one short line."""
     text = getattr(trouble, "strerror", None) or str(trouble) or type(trouble).__name__

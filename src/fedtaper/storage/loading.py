@@ -41,7 +41,7 @@ def load(folder: str | Path, problem: Any = None, experiment: Experiment | None 
         experiment: the experiment itself, where it has rules or schedules that cannot be
             imported. It must be the one that was stored.
     """
-    folder = Path(folder)
+    folder = durable.as_path(folder)
     if not (folder / ARRAYS).is_file():
         left = any((folder / name).is_file() for name in (CHECKPOINT, PREVIOUS))
         hint = " (unfinished: go on with resume)" if left else ""

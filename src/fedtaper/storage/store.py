@@ -90,7 +90,7 @@ CSV_ROWS = 100_000  # of metrics.csv; more are thinned (run.npz has all)
 
 def prepare(out: str | Path, resume: bool = False) -> Path:
     """Make the folder, or say why not, before any work is done."""
-    out = Path(out)
+    out = durable.as_path(out)
     if out.exists() and not out.is_dir():
         raise FedtaperError(f"{out} is a file; a run is stored in a folder")
     try:

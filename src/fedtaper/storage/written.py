@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtaper.core.checks import check_type
 from fedtaper.core.errors import FedtaperError
 from fedtaper.experiment import Experiment
 from fedtaper.problems.custom import Custom
@@ -32,6 +33,7 @@ def to_toml(experiment: Experiment, data: str | None = None, stored: bool = Fals
     (``kind = "my_module:MyRule"``). With ``stored``, as in run folders, a problem whose data or
     code no file can hold is written by its sizes, which is enough for tables and reports.
     """
+    check_type("to_toml", experiment, Experiment)
     problem = experiment.problem
     own_data = isinstance(problem, LinearRegression) and problem.arrays is not None
     if own_data and data is None and not stored:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtaper.core.checks import check_type
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import CorrelatedProblem, as_quadratic, is_quadratic
 from fedtaper.experiment import Experiment
@@ -78,6 +79,7 @@ def check(experiment: Experiment) -> Assumptions:
     >>> found["A2"].status, found["A2"].number
     ('holds', 'delta from 0.76 to 0.76')
     """
+    check_type("check", experiment, Experiment)
     facts = _Regression(experiment) if is_quadratic(experiment.problem) else None
     rows = (
         _lipschitz(experiment, facts),

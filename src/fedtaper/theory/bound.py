@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtaper.core.checks import check_type
 from fedtaper.core.protocols import as_quadratic
 from fedtaper.results import Run
 from fedtaper.theory.ode import Kind, LimitOde, limit_ode
@@ -78,6 +79,7 @@ def bound(
         starts: as there; by default 24 windows.
         influence: which ODE, with p ("limit") or with p_n ("finite"; W is then 0).
     """
+    check_type("bound", run, Run)
     from fedtaper.theory.trace import refuse_other_rules, trace
 
     refuse_other_rules(run.experiment)

@@ -104,6 +104,8 @@ class OdeClock:
         from scipy.interpolate import PchipInterpolator
 
         assert self.head is not None
+        if not np.all(np.isfinite(self.head)):
+            raise FedtaperError("the sum of these step sizes is beyond what a number holds")
         return PchipInterpolator(np.arange(len(self.head)) * self.period, self.head)
 
     @property

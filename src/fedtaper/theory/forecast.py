@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedtaper.core.checks import check_number, check_type
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import is_quadratic
 from fedtaper.experiment import Experiment
@@ -86,8 +87,10 @@ def forecast(
     >>> f"{far.fades(to=0.01)[1]:.2g}"
     '2.2e+08'
     """
+    check_type("forecast", experiment, Experiment)
     for name, value, low in (("n", n, 1.0), ("start", start, 0.0)):
-        if not (math.isfinite(value) and low <= value <= 1e300):
+        check_number(name, value, finite=False)
+        if not low <= value <= 1e300:
             raise FedtaperError(
                 f"{name} = {value:g} is not a clock value to forecast: the clock counts from 1, "
                 "so give a finite number of at least 1 (at most 1e300)"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtaper.core.checks import check_type
 from fedtaper.core.errors import FedtaperError
 from fedtaper.results import Run
 from fedtaper.theory.tracking import Fit, power_law
@@ -58,6 +59,7 @@ def noise_sums(run: Run, points: int = 60) -> NoiseSums:
     >>> bool(found.fit(client=0, after=20).exponent < 0)
     True
     """
+    check_type("noise_sums", run, Run)
     from fedtaper.theory.trace import trace
 
     total = int(run.round[-1]) if len(run.round) else 0

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedtaper.core.checks import check_type
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import as_quadratic, is_quadratic
 from fedtaper.experiment import Experiment
@@ -46,6 +47,7 @@ def limit_ode(experiment: Experiment, influence: Kind = "limit") -> LimitOde:
     >>> bool(abs(path(10.0) - problem.equilibrium([1.0, 1.0])).max() < 1e-8)
     True
     """
+    check_type("limit_ode", experiment, Experiment)
     if influence not in KINDS:
         raise FedtaperError(f'influence must be "limit" or "finite", not {influence!r}')
     if experiment.server.rescales:
@@ -150,12 +152,26 @@ class LimitOde:
             raise FedtaperError("the ODE starts from one model of finite numbers, shape (d,)")
         if not (np.isfinite(start) and np.isfinite(last) and 0 <= start <= last):
             raise FedtaperError(f"the ODE goes from start to a later end, not {start} to {last}")
-        pull, slope, variable = self._right_side(start, last)
+        try:
+            pull, slope, variable = self._right_side(start, last)
+        except FedtaperError:
+            raise
+        except (ValueError, ArithmeticError) as trouble:
+            raise FedtaperError(
+                f"the ODE cannot be set up ({trouble}): its step sizes are too large or too small"
+            ) from None
         how: dict[str, Any] = {"method": method, "rtol": rtol, "atol": atol, "dense_output": True}
         if is_quadratic(e.problem) and method in ("LSODA", "Radau", "BDF"):
             how["jac"] = slope
         span = variable(np.array([start, last])).tolist()
-        found: Any = solve_ivp(pull, span, first, **how)
+        try:
+            found: Any = solve_ivp(pull, span, first, **how)
+        except FedtaperError:
+            raise
+        except (ValueError, ArithmeticError, np.linalg.LinAlgError) as trouble:
+            raise FedtaperError(
+                f"the ODE could not be solved ({trouble}): its steps are too large or too small"
+            ) from None
         if not found.success:
             raise FedtaperError(f"the ODE could not be solved: {found.message}")
         return Solution(self, start, last, found.y[:, -1], found.sol, variable)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtaper.core.checks import check_type
 from fedtaper.core.errors import FedtaperError, nearest
 from fedtaper.results import Run
 
@@ -63,6 +64,7 @@ def probability_one(run: Run, eps: Sequence[float] = EPS, metric: str = "error")
     >>> curves.at(10.0, round=1)[0] > 0.3, curves.at(10.0, round=300)[0]
     (True, 0.0)
     """
+    check_type("probability_one", run, Run)
     if metric not in run.metrics:
         known = ", ".join(run.metrics)
         raise FedtaperError(

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from fedtaper.core.checks import check_type
 from fedtaper.core.errors import StabilityWarning, warn
 from fedtaper.core.protocols import is_quadratic
 from fedtaper.core.schedules import Constant
+from fedtaper.experiment import Experiment
 
 MEASURABLE = 200_000  # parameters up to which a curvature is measured unasked
 LOOK = 300  # rounds looked at: the climb of a tapering step is over well before
@@ -61,11 +63,10 @@ class Stability:
             )
         if self.growth > 1:
             rounds = max(1, round(308 / math.log10(self.growth)))
-            return (
-                f"{start}: the expected distance grows {self.growth:.3g}-fold per round and "
-                f"diverges after about {rounds} rounds; "
-                f"use a step below {self.safe_c:.3g}"
-            )
+            how = f"grows {self.growth:.3g}-fold per round and diverges after about {rounds} rounds"
+            if math.isinf(self.growth):
+                how = f"diverges in round {self.peak_round}"
+            return f"{start}: the expected distance {how}; use a step below {self.safe_c:.3g}"
         if self.peak < 0.05:
             return (
                 f"{start}: the first updates overshoot, but they taper fast enough that the shared "
@@ -81,6 +82,7 @@ class Stability:
 
 def stability(experiment: Any) -> Stability:
     """Compare first steps with curvatures, and follow the expected motion where it matters."""
+    check_type("stability", experiment, Experiment)
     return stability_at(experiment, experiment.problem.curvature)
 
 
@@ -154,6 +156,11 @@ def _expected_growth(e: Any) -> tuple[float, int, float]:
     In expectation a client's update maps its distance by I - a A_i (a linear map: exact for
     regression), so a round maps the shared model's by the weighted mean of their products.
     """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _growth(e)
+
+
+def _growth(e: Any) -> tuple[float, int, float]:
     matrices, _, _ = e.problem.moments
     identity = np.eye(e.problem.dim)
     mu = e.local.added_curvature
@@ -166,7 +173,11 @@ def _expected_growth(e: Any) -> tuple[float, int, float]:
             scale = a[k, step][:, None, None]
             mine = mine - scale * (matrices @ mine + mu * (mine - identity))
         product = (identity + np.tensordot(weights[k], mine - identity, axes=1)) @ product
+        if not np.all(np.isfinite(product)):  # beyond what a number holds, within a round
+            return math.inf, k + 1, math.inf
         growth = float(np.linalg.norm(product, 2))
+        if growth == 0:
+            break
         product = product / growth
         log10 += math.log10(growth)
         if log10 > peak:

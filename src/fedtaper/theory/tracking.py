@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtaper.core.checks import check_type
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import is_quadratic
 from fedtaper.results import Run
@@ -122,6 +123,7 @@ def tracking_error(
     >>> bool(found.band()[1, 0] > found.band()[1, -1])
     True
     """
+    check_type("tracking_error", run, Run)
     w, t = round_record(run)
     length = default_window(t) if window is None else float(window)
     chosen = window_starts(t, length, starts)

@@ -18,6 +18,7 @@ from fedtaper.core.errors import FedtaperError, nearest
 from fedtaper.problems.data.sources import FOLDER_VARIABLE, SOURCES, Source, fetch, folder_of
 
 KEYS = ("train_images", "train_labels", "test_images", "test_labels")
+MOST_CLASSES = 100_000
 _TEST_SHARE = 0.25  # of the digits, which have no test set of their own
 _DIGITS_SPLIT = 3  # place of the draws
 
@@ -140,6 +141,11 @@ def _checked(path: Path, source: Source, arrays: dict[str, Any]) -> ImageData:
             )
         if not len(x):
             raise FedtaperError(f"{path}: {part}_images is empty")
+        if y.max() >= MOST_CLASSES:
+            raise FedtaperError(
+                f"{path}: {part}_labels has class {y.max()}; labels count from 0, "
+                f"below {MOST_CLASSES:,}"
+            )
         images[part] = x if x.ndim == 4 else x[..., None]
         labels[part] = y.reshape(-1).astype(np.int64)
     if images["train"].shape[1:] != images["test"].shape[1:]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.checks import check_whole
+from fedtaper.core.checks import check_number, check_whole
 from fedtaper.core.errors import FedtaperError
 
 Places = tuple[NDArray[np.int64], ...]
@@ -93,7 +93,8 @@ class DominantClass:
     share: float = 0.7
 
     def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
+        check_number("share", self.share, above=0.0)
+        if self.share > 1:
             raise FedtaperError(f"share must be above 0 and at most 1, not {self.share!r}")
 
     def places(
@@ -148,8 +149,7 @@ class Dirichlet:
     smallest: int = 1
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.alpha) and self.alpha > 0):
-            raise FedtaperError(f"alpha must be a finite number above 0, not {self.alpha!r}")
+        check_number("alpha", self.alpha, above=0.0)
         check_whole("smallest", self.smallest)
 
     def places(
