@@ -111,6 +111,14 @@ def test_bad_streams(settings, words):
         ft.RegressionStream(**settings)
 
 
+def test_streams_keep_the_contract():
+    from fedtaper.testing import check_problem
+
+    stream = ft.RegressionStream(num_clients=3, rho=0.9)
+    check_problem(stream)
+    check_problem(ft.MovingRegression(stream, drift=0.1))
+
+
 def test_bad_movements():
     stream = ft.RegressionStream(num_clients=2)
     with pytest.raises(ft.FedtaperError, match="change_round"):

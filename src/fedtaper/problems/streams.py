@@ -31,7 +31,7 @@ LARGEST_RHO = 0.9999
 SHORTEST_BLOCK = 64
 _INDEPENDENT = 1e-8
 _DATA, _FIRST_MODEL, _SAMPLE = 1, 2, 12  # places of the draws
-_EVERY = 4096  # samples that stand for the whole population
+_EVERY = 4096  # samples to look at
 
 
 def block_length(rho: float) -> int:
@@ -200,12 +200,12 @@ class RegressionStream(Quadratic):
     @property
     def x(self) -> tuple[Array, ...]:
         """Features of samples that stand for each client's population."""
-        return tuple(self.every_sample(i)[0] for i in range(self.num_clients))
+        return tuple(self._sample(i)[0] for i in range(self.num_clients))
 
     @property
     def y(self) -> tuple[Array, ...]:
         """Their responses."""
-        return tuple(self.every_sample(i)[1] for i in range(self.num_clients))
+        return tuple(self._sample(i)[1] for i in range(self.num_clients))
 
     def initial(self, seed: int) -> Array:
         """The shared model before round 1: the mean of the clients' first models."""
@@ -226,7 +226,13 @@ class RegressionStream(Quadratic):
         return stream_batches(self, self.client_w[client], e, seed, client, round_)
 
     def every_sample(self, client: int) -> Batch:
-        """Independent samples that stand for the population."""
+        """A few points that have exactly the population's first two moments."""
+        axes = math.sqrt(self.dim) * np.eye(self.dim)
+        points = np.concatenate([axes, -axes])
+        z = np.concatenate([np.insert(points, self.dim, noise, axis=1) for noise in (1.0, -1.0)])
+        return observed(self, client, z, self.client_w[client])
+
+    def _sample(self, client: int) -> Batch:
         z = draws.generator(self.seed, _SAMPLE, client).normal(size=(_EVERY, self.dim + 1))
         return observed(self, client, z, self.client_w[client])
 
