@@ -279,7 +279,6 @@ def test_ctrl_c_during_the_import_leaves_no_trace(tmp_path):
     assert b"Traceback" not in told and b"KeyboardInterrupt" not in told
 
 
-@pytest.mark.slow
 def test_killed_at_any_instant_a_run_goes_on_to_the_same_bits(tmp_path):
     """A few kills; ``make torture`` makes hundreds."""
     rng = np.random.default_rng(0)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedtaper as ft
-from fedtaper.theory.clock import Clock
+from fedtaper.theory.clock import OdeClock
 
 SHAPES = [
     ft.Cosine(0.1, over=200, end=0.01),
@@ -61,7 +61,7 @@ def test_influence_is_the_limit_s_and_at_finite_n_the_shape_s():
 @pytest.mark.parametrize("steps", [1, 5])
 def test_the_ode_s_clock_is_the_sum_of_the_step_sizes(schedule, steps):
     e = ft.Experiment(LINEAR, schedule, rounds=100, local_steps=steps)
-    clock = Clock.of(e)
+    clock = OdeClock.of(e)
     for rounds in (1, 3, 30, 100, 400):
         n = rounds * steps
         by_sum = math.fsum(by_hand(schedule, m) for m in range(1, n + 1))
