@@ -86,7 +86,7 @@ def test_every_engine_has_the_one_shape(name):
 
 def test_the_table_has_a_row_for_every_capability():
     rows = gate.table()
-    assert rows[0][1:6] == list(registry.BUILT_IN)
+    assert rows[0][1 : 1 + len(registry.BUILT_IN)] == list(registry.BUILT_IN)
     assert all(len(row) == len(rows[0]) for row in rows)
 
 

@@ -10,7 +10,8 @@ from test_fair import logistic
 import fedtaper as ft
 from fedtaper.outcomes.scaling import CRITICAL, average
 from fedtaper.outcomes.spread import centres, spread
-from fedtaper.paper.glm import HeavyBall, last_models
+from fedtaper.paper.glm import last_models
+from fedtaper.rules.momentum import Momentum
 
 torch = pytest.importorskip("torch")
 
@@ -159,7 +160,7 @@ def test_logistic_coverage():
 @pytest.mark.parametrize("keeps", ["round", "run"])
 def test_momentum(keeps):
     """The covariance of momentum, over seeds of the compiled study."""
-    e = small(ft.Power(0.01, 0.76, 30), local=HeavyBall(0.8, keeps))
+    e = small(ft.Power(0.01, 0.76, 30), local=Momentum(0.8, reset=keeps == "round"))
     e = replace(e, rounds=800)
     plain = small(ft.Power(0.01, 0.76, 30), rounds=800)
     data = list(e.problem.x), list(e.problem.y)

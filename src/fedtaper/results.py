@@ -116,7 +116,7 @@ class Run:
             return self.final
         if seed not in self.seeds:
             raise FedtaperError(f"of which seed? This run has seeds {list(self.seeds)[:20]}")
-        return np.asarray(self.final[self.seeds.index(int(seed))])  # type: ignore[arg-type]
+        return np.asarray(self.final[self.seeds.index(int(seed))])
 
     def to_frame(self) -> Any:
         """The metrics as a pandas DataFrame: one row per seed and recorded round."""

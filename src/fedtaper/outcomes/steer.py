@@ -165,13 +165,14 @@ def _moved(goal: Goal, factor: Array, share: Array, f: Array, size: float, bound
 
 
 def _with_scales(e: Experiment, c: Array) -> Experiment:
-    made = [replace(s, c=float(v)) for s, v in zip(e.schedules, c, strict=True)]  # type: ignore[type-var]
+    schedules: tuple[Any, ...] = e.schedules  # Power, as steering needs: checked before
+    made = [replace(s, c=float(v)) for s, v in zip(schedules, c, strict=True)]
     return replace(e, schedules=tuple(made))
 
 
 def _judge(e: Experiment, judge: Any) -> Judge:
     if callable(judge):
-        return judge  # type: ignore[no-any-return]
+        return judge
     problem = e.problem if judge is None else judge
     if problem.num_clients != e.num_clients:
         raise FedtaperError(

@@ -16,13 +16,14 @@ from fedtaper.experiment import Experiment
 from fedtaper.outcomes.intervals import intervals
 from fedtaper.outcomes.spread import Spread, spread
 from fedtaper.paper.claim import Check, Claim, Outcome, Study
-from fedtaper.paper.glm import HeavyBall, last_models
+from fedtaper.paper.glm import last_models
 from fedtaper.paper.logistic import DECAY, logistic
 from fedtaper.paper.outcomes import FRESH
 from fedtaper.paper.statistics import share_interval
 from fedtaper.paper.theory import CASES
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.results import Run
+from fedtaper.rules.momentum import Momentum
 from fedtaper.simulation.drive import run as simulate
 
 Array = NDArray[np.float64]
@@ -55,7 +56,7 @@ def scenarios(seed: int) -> dict[str, tuple[Experiment, Callable[..., Array] | N
     absent = replace(cases["case 1 of the paper"], participation=0.5)
     found["participation 0.5"] = (absent, None)
     slow = Experiment(problem, Power(0.02, 0.76, 50), ROUNDS, LOCAL_STEPS)
-    heavy = replace(slow, local=HeavyBall(0.8))
+    heavy = replace(slow, local=Momentum(0.8))
 
     def with_momentum(seeds: NDArray[np.int64]) -> Array:
         return last_models(slow, list(problem.x), list(problem.y), seeds, beta=0.8)

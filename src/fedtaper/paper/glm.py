@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
 
 import numpy as np
 from numba import njit
@@ -22,32 +20,7 @@ from fedtaper.engines.compiled import _fill_batch
 from fedtaper.experiment import Experiment
 
 Array = NDArray[np.float64]
-TOGETHER = 50  # seeds of one piece of work
-
-
-@dataclass(frozen=True)
-class HeavyBall:
-    """Momentum: v <- beta v + gradient, w <- w - a v; v is kept for a round or for the run."""
-
-    beta: float = 0.8
-    keeps: Literal["round", "run"] = "run"
-    added_curvature: float = 0.0
-
-    @property
-    def gain(self) -> float:
-        """What a long run of equal gradients is multiplied by."""
-        return 1 / (1 - self.beta)
-
-    def init(self, w: Any) -> tuple[Any, ...]:
-        """No speed yet."""
-        return (w * 0.0,)
-
-    def step(
-        self, w: Any, gradient: Any, anchor: Any, a: Any, memory: tuple[Any, ...]
-    ) -> tuple[Any, tuple[Any, ...]]:
-        """One update."""
-        speed = self.beta * memory[0] + gradient
-        return w - a * speed, (speed,)
+SEEDS_TOGETHER = 50  # seeds of one piece of work
 
 
 def last_models(
@@ -86,7 +59,7 @@ def last_models(
         _runs(rows, starts, sizes, keys, a, weights, *settings, w[low:high])
 
     work(0, 0)  # compile once, before the threads
-    cuts = [*range(0, len(seeds), TOGETHER), len(seeds)]
+    cuts = [*range(0, len(seeds), SEEDS_TOGETHER), len(seeds)]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for done in [pool.submit(work, low, high) for low, high in pairwise(cuts)]:
             done.result()
