@@ -244,7 +244,8 @@ def intervals(view: View) -> Part | None:
             row[0] = f"loss of {view.clients[int(number)]}"
     seed = [f"Of seed {run.seeds[0]}."] if run.many else []
     notes = paragraphs([*seed, *found.notes], "muted")
-    return Part("Error bars", paragraphs([found.title]) + table(head, rows) + notes)
+    html = table(["quantity", *head[1:]], rows)
+    return Part("Error bars", paragraphs([found.title]) + html + notes)
 
 
 def stability(view: View) -> Part | None:
@@ -282,7 +283,9 @@ def origin(view: View) -> Part:
         [k, v if isinstance(v, str) else json.dumps(v)] for k, v in notes.items() if k != "command"
     ]
     rows = [[k, v if len(v) <= 200 else f"{v[:197]}..."] for k, v in rows]
-    return Part("Provenance", html + folded("Versions, machine, seeds", table(["", ""], rows)))
+    return Part(
+        "Provenance", html + folded("Versions, machine, seeds", table(["what", "value"], rows))
+    )
 
 
 # The parts of a run's section, in order. A part looks at the run and returns None where it has
