@@ -413,7 +413,8 @@ class Experiment:
         if self.own_clock:  # a client that comes at rate r is at clock r n
             sums = sums * self.counts ** -np.array([s.delta for s in self.schedules])
         weights = self.server_weights(sums)
-        counted = sums * self._mean_gain
+        plain = isinstance(self.local, Memoryless)
+        counted = sums if plain else sums * self._mean_gain
         raw = self.local.influence(weights, self._taking(weights), counted)[0] * self.server.gain
         return np.where(raw < 1e-150, 0.0, raw)
 
