@@ -32,8 +32,9 @@ def test_schedules(schedule):
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_rules_of_every_preset(preset):
-    check_local_rule(PRESETS[preset]["local"])
-    check_server_rule(PRESETS[preset]["server"])
+    local, server = PRESETS[preset]["local"], PRESETS[preset]["server"]
+    check_local_rule(local, server)
+    check_server_rule(server, local)
 
 
 def problems():

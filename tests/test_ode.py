@@ -1,7 +1,8 @@
 """The limit ODE against the matrix exponential and Euler's rule; forecasts; refusals."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import ClassVar, replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 
 import fedtaper as ft
+from fedtaper.core import draws
+from fedtaper.problems.recorded import Recorded
 
 SLOW, FAST = ft.Power(0.1, 0.76), ft.Power(0.1, 1.0)
 PROBLEM = ft.LinearRegression()
@@ -146,6 +149,8 @@ class Logistic:
     x: tuple
     y: tuple
     decay: float = 0.01
+    kind: ClassVar = "gradient"
+    default_clock: ClassVar = "update"
 
     @property
     def num_clients(self):
@@ -161,6 +166,13 @@ class Logistic:
 
     def initial(self, seed):
         return np.zeros(self.dim)
+
+    def batches(self, e, seed, client, round_):
+        for step in range(e.steps[client]):
+            yield draws.batch(seed, client, round_, step, e.batch_size, len(self.y[client]))
+
+    def every_sample(self, client):
+        return slice(None)
 
     def gradient(self, client, w, batch):
         x, y = self.x[client][batch], self.y[client][batch]
@@ -215,10 +227,6 @@ def test_a_user_s_torch_loss(digits):
     )
 
 
-class NoGradients:
-    num_clients, dim, sizes = 3, 2, np.array([100, 100, 100])
-
-
 def test_wrong_use_says_what_to_do():
     e = experiment(CASE_3)
     for n in (0.5, 0, -1, np.nan, np.inf):
@@ -226,8 +234,8 @@ def test_wrong_use_says_what_to_do():
             ft.forecast(e, n=n)
     with pytest.raises(ft.FedtaperError, match="already past"):
         ft.forecast(e, n=10, start=20)
-    with pytest.raises(ft.FedtaperError, match=r"full-data gradients.*mean_field"):
-        ft.limit_ode(experiment(SLOW, NoGradients()))
+    with pytest.raises(ft.FedtaperError, match=r"not the gradients that the ODE is made of"):
+        ft.limit_ode(experiment(SLOW, Recorded((100, 100, 100), dim=2)))
     with pytest.raises(ft.FedtaperError, match="use Average or Normalised"):
         ft.limit_ode(experiment(server=ft.Adam()))
     with pytest.raises(ft.FedtaperError, match='"limit" or "finite"'):

@@ -11,14 +11,16 @@ from fedtaper.core.schedules import Power
 from fedtaper.experiment import Experiment
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.simulation.drive import run
-from fedtaper.testing.checks import need, run_checks
+from fedtaper.testing.checks import Check, need, run_checks
 
 W, GRADIENT, ANCHOR = np.array([3.0, -1.0, 0.5]), np.array([1.0, 2.0, -4.0]), np.zeros(3)
 A = 0.125
 
 
-def check_local_rule(rule: LocalRule) -> list[str]:
+def check_local_rule(rule: LocalRule, server: ServerRule | None = None) -> list[str]:
     """Check a local rule against :class:`fedtaper.core.protocols.LocalRule`.
+
+    ``server`` is the server rule that it needs beside it, if it does not fit a plain mean.
 
     >>> import fedtaper as ft
     >>> len(check_local_rule(ft.Proximal(mu=0.5)))
@@ -33,13 +35,15 @@ def check_local_rule(rule: LocalRule) -> list[str]:
             _a_step_of_size_0_stays,
             _changes_nothing_in_place,
             _numpy_and_torch_agree,
-            _runs_in_an_experiment,
+            _runs_in_an_experiment({} if server is None else {"server": server}),
         ],
     )
 
 
-def check_server_rule(rule: ServerRule) -> list[str]:
+def check_server_rule(rule: ServerRule, local: LocalRule | None = None) -> list[str]:
     """Check a server rule against :class:`fedtaper.core.protocols.ServerRule`.
+
+    ``local`` is the local rule that it needs beside it, if it does not fit plain steps.
 
     >>> import fedtaper as ft
     >>> len(check_server_rule(ft.Adam()))
@@ -53,13 +57,13 @@ def check_server_rule(rule: ServerRule) -> list[str]:
             _memory_keeps_its_shapes,
             _no_update_of_a_mean_stays,
             _server_numpy_and_torch_agree,
-            _server_runs_in_an_experiment,
+            _server_runs_in_an_experiment({} if local is None else {"local": local}),
         ],
     )
 
 
 def _step(rule: Any, a: float, w: Any = W, gradient: Any = GRADIENT, anchor: Any = ANCHOR) -> Any:
-    memory = rule.init(w)
+    memory = rule.begin(rule.init(w), (0.0 * w,) * rule.receives)
     for _ in range(3):
         w, memory = rule.step(w, gradient, anchor, a, memory)
     return w
@@ -100,8 +104,15 @@ def _numpy_and_torch_agree(rule: Any) -> None:
     need(np.allclose(found.numpy(), _step(rule, A), rtol=1e-12), "NumPy and torch differ")
 
 
-def _runs_in_an_experiment(rule: Any) -> None:
-    made = run(_experiment(local=rule), engine="reference", progress=False)
+def _runs_in_an_experiment(beside: dict[str, Any]) -> Check:
+    def runs_in_an_experiment(rule: Any) -> None:
+        _stays_finite(_experiment(local=rule, **beside))
+
+    return runs_in_an_experiment
+
+
+def _stays_finite(e: Experiment) -> None:
+    made = run(e, engine="reference", progress=False)
     need(made.w is not None and np.all(np.isfinite(made.w)), "a small run does not stay finite")
 
 
@@ -141,9 +152,11 @@ def _server_numpy_and_torch_agree(rule: Any) -> None:
     need(np.allclose(rule.step(w, update, rule.init(w))[0].numpy(), plain), "NumPy, torch differ")
 
 
-def _server_runs_in_an_experiment(rule: Any) -> None:
-    made = run(_experiment(server=rule), engine="reference", progress=False)
-    need(made.w is not None and np.all(np.isfinite(made.w)), "a small run does not stay finite")
+def _server_runs_in_an_experiment(beside: dict[str, Any]) -> Check:
+    def runs_in_an_experiment(rule: Any) -> None:
+        _stays_finite(_experiment(server=rule, **beside))
+
+    return runs_in_an_experiment
 
 
 def _experiment(**rule: Any) -> Experiment:
