@@ -1,8 +1,8 @@
 """The limit ODE against the matrix exponential and Euler's rule; forecasts; refusals."""
 
 import time
-from dataclasses import dataclass
-from typing import ClassVar, replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
