@@ -120,6 +120,7 @@ def samples_of(
             return _checked(client, made, check_finite, columns)
     if _columns(entry) is not None:
         entry = _Rows(samples_of(client, entry, False, None, check_finite))
+    # users' data of any library: tables are known by to_numpy, data sets by items
     if not (hasattr(entry, "__getitem__") and hasattr(entry, "__len__")):
         raise FedtaperError(
             f"client {client}: its data must be tensors, arrays, data frames, or a data set with "
@@ -161,10 +162,12 @@ def _columns(entry: Any) -> Sequence[Any] | None:
     """The entry as arrays of equal length, or None where it is a collection of samples."""
     import torch
 
+    # users' data of any library: tables are known by to_numpy, data sets by items
     if isinstance(entry, (torch.Tensor, np.ndarray)) or hasattr(entry, "to_numpy"):
         return (entry,)
     if isinstance(entry, (tuple, list)) and len(entry):
         first = entry[0]
+        # users' data of any library: tables are known by to_numpy, data sets by items
         if isinstance(first, (torch.Tensor, np.ndarray)) or hasattr(first, "to_numpy"):
             return entry
         if isinstance(entry, tuple) and isinstance(first, list):
@@ -177,6 +180,7 @@ def _tensor(client: int, value: Any, name: str) -> torch.Tensor:
     import torch
 
     if not isinstance(value, torch.Tensor):
+        # users' data of any library: tables are known by to_numpy, data sets by items
         given = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
         if given.dtype.kind not in "fiub":
             raise FedtaperError(

@@ -21,6 +21,7 @@ def import_path(thing: Any) -> str:
     >>> import_path(Power), import_path(Power(0.1, 0.8))
     ('fedtaper.core.schedules:Power', 'fedtaper.core.schedules:Power')
     """
+    # a class or function has a qualified name, an object its class's
     named = thing if isinstance(thing, type) or hasattr(thing, "__qualname__") else type(thing)
     return f"{named.__module__}:{named.__qualname__}"
 
