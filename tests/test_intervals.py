@@ -11,7 +11,6 @@ import fedtaper as ft
 from fedtaper.outcomes.scaling import CRITICAL, average
 from fedtaper.outcomes.spread import centres, spread
 from fedtaper.paper.glm import last_models
-from fedtaper.rules.momentum import Momentum
 
 torch = pytest.importorskip("torch")
 
@@ -160,7 +159,7 @@ def test_logistic_coverage():
 @pytest.mark.parametrize("keeps", ["round", "run"])
 def test_momentum(keeps):
     """The covariance of momentum, over seeds of the compiled study."""
-    e = small(ft.Power(0.01, 0.76, 30), local=Momentum(0.8, reset=keeps == "round"))
+    e = small(ft.Power(0.01, 0.76, 30), local=ft.Momentum(0.8, reset=keeps == "round"))
     e = replace(e, rounds=800)
     plain = small(ft.Power(0.01, 0.76, 30), rounds=800)
     data = list(e.problem.x), list(e.problem.y)
@@ -253,7 +252,7 @@ def test_mistakes(how, says):
 def test_what_cannot_be_plugged_in_is_refused():
     with pytest.raises(ft.FedtaperError, match="needs a run"):
         ft.intervals(small(), method="scaling")
-    with pytest.raises(ft.FedtaperError, match="rescales"):
+    with pytest.raises(ft.FedtaperError, match="changes every step"):
         ft.intervals(small(server=ft.Adam()))
     with pytest.raises(ft.FedtaperError, match="at least"):
         ft.intervals(ft.run(small(rounds=20), progress=False), method="scaling")

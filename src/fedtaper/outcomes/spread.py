@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.participation import Participation
 from fedtaper.experiment import Experiment
 from fedtaper.outcomes.equilibria import minimiser, sensitivity
 from fedtaper.outcomes.losses import Losses, TorchLosses, losses_of
@@ -97,9 +98,18 @@ def spread(e: Experiment, n: float) -> Spread:
 
 
 def _refuse(e: Experiment) -> None:
-    if e.server.rescales:
+    plain = e.average_over == "all" and e.delays is None and e.asynchronous is None
+    chances = not isinstance(e.participation, Participation)
+    if not (
+        plain and chances and not e.own_clock and not e.local.rescales and not e.local.receives
+    ):
         raise FedtaperError(
-            f"the covariance is that of a mean of the clients' models; {e.server!r} rescales "
+            "the covariance is known for clients that answer in time, absent by chance alone, and "
+            'a mean over all of them: use method="scaling"'
+        )
+    if e.server.rescales or e.server.init(np.zeros(1)):
+        raise FedtaperError(
+            f"the covariance is that of a mean of the clients' models; {e.server!r} changes "
             'every step: use method="scaling"'
         )
     if e.local_epochs is not None:
@@ -129,7 +139,7 @@ class _Round:
 
 
 def _round(e: Experiment, n: float) -> _Round:
-    a = _responses(e, e.round_step_sizes(max(n - e.period / 2, 0.0)))
+    a = e.local.counts(e.round_step_sizes(max(n - e.period / 2, 0.0))[None])[0]
     sums, squares = a.sum(axis=0), (a * a).sum(axis=0)
     q, rate = e.server_weights(sums[None])[0], e.rates
     return _Round(
@@ -137,28 +147,6 @@ def _round(e: Experiment, n: float) -> _Round:
         batch=q**2 * rate * squares / e.batch_size,
         absence=q**2 * rate * (1 - rate) * sums**2,
     )
-
-
-def _responses(e: Experiment, a: Array) -> Array:
-    """By how much each gradient of a round moves its client, for step sizes a (updates, L).
-
-    The step size itself; with a memory (momentum) what one gradient adds to all later steps
-    as well: those of its round, or of the run.
-    """
-    rule = e.local
-    if rule.keeps == "nothing":
-        return a
-    if rule.keeps == "run":
-        return a * rule.gain
-    out = np.zeros_like(a)
-    for pulsed in range(len(a)):
-        w = np.zeros(a.shape[1])
-        memory = rule.init(w)
-        for step, size in enumerate(a):
-            pulse = np.full(len(w), 1.0 if step == pulsed else 0.0)
-            w, memory = rule.step(w, pulse, np.zeros_like(w), size, memory)
-        out[pulsed] = -w
-    return out
 
 
 def _covariance(e: Experiment, losses: Losses, w: Array, grid: Array) -> Array:

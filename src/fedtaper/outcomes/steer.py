@@ -165,8 +165,8 @@ def _moved(goal: Goal, factor: Array, share: Array, f: Array, size: float, bound
 
 
 def _with_scales(e: Experiment, c: Array) -> Experiment:
-    schedules: tuple[Any, ...] = e.schedules  # Power, as steering needs: checked before
-    made = [replace(s, c=float(v)) for s, v in zip(schedules, c, strict=True)]
+    pairs = zip(e.schedules, c, strict=True)
+    made = [replace(s, c=float(v)) if isinstance(s, Power) else s for s, v in pairs]
     return replace(e, schedules=tuple(made))
 
 
