@@ -113,9 +113,3 @@ def test_a_third_party_engine_comes_by_entry_point(tiny, monkeypatch):
     assert "mine" in registry.names()
     run = ft.run(experiment(tiny), engine="mine")
     np.testing.assert_array_equal(run.w, ft.run(experiment(tiny), engine="reference").w)
-
-
-def test_flower_refuses_a_schedule_that_its_messages_cannot_hold(tiny):
-    e = experiment(tiny, schedules=ft.WarmUp(ft.Power(0.01, 0.8), 5))
-    with pytest.raises(ft.FedtaperError, match=r"Power and Constant schedules alone, not WarmUp"):
-        ft.run(e, engine="flower")

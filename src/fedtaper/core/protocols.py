@@ -384,7 +384,6 @@ class Capabilities:
     delays: bool = False  # updates that arrive late, and asynchronous aggregation
     precisions: tuple[str, ...] = ()  # besides the default; () where there is no choice
     devices: tuple[str, ...] = ("cpu",)
-    any_schedule: bool = True  # else Power and Constant alone
     saves_each_round: bool = False  # rounds too dear to lose one: a checkpoint after each
 
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import Capabilities, Engine, Options, is_combining
-from fedtaper.core.schedules import Constant, Power
 from fedtaper.engines import registry
 from fedtaper.experiment import Experiment
 
@@ -36,7 +35,6 @@ ROWS = {  # the option table: a row of words per capability
     "several seeds in one call": lambda c: c.many_seeds,
     "challenges": lambda c: c.challenges,
     "delays, asynchronous servers": lambda c: c.delays,
-    "schedules of any shape": lambda c: c.any_schedule,
 }
 
 
@@ -124,12 +122,6 @@ def _objections(e: Experiment, engine: Engine, options: Options) -> Iterator[str
     if e.problem.kind not in can.problems:
         yield f"the {name} engine does not run {kind}: use {_others(e, name)}"
     yield from _rule_objections(e, engine)
-    shaped = [s for s in e.schedules if not isinstance(s, Power | Constant)]
-    if shaped and not can.any_schedule:
-        yield (
-            f"the {name} engine sends Power and Constant schedules alone, not "
-            f"{type(shaped[0]).__name__}: use one of those, or another engine"
-        )
     if options.updates and not can.updates:
         yield f'the {name} engine does not record updates: leave updates=False, or use device="cpu"'
     if e.behaviours and not can.behaviours:

@@ -15,6 +15,5 @@ CAPABILITIES = Capabilities(
     challenges=True,
     combining=True,
     many_seeds=False,
-    any_schedule=False,  # a message to a site holds c, delta and offset
     saves_each_round=True,
 )
