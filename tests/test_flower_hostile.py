@@ -211,7 +211,7 @@ def test_sites_learn_their_own_size_only(tiny):
     for site, round_, message in grid.sent:
         if round_ >= 0:
             order = dict(message.content["order"])
-            assert set(order) == {"round", "n", "seed", "samples", "c", "delta", "offset"}
+            assert set(order) == {"round", "draw", "n", "seed", "samples", "c", "delta", "offset"}
             assert order["samples"] == tiny.sizes[SITES.index(site)]
 
 

@@ -206,6 +206,7 @@ def test_toml_and_figure(tmp_path):
         ([1, 1], {"participation": (1.0, 0.0)}, "never takes part"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:client 1 never takes part")  # the experiment says so too
 def test_mistakes(target, how, text):
     with pytest.raises(ft.FedtaperError, match=text):
         ft.plan(target, rounds=10, local_steps=2, **how)

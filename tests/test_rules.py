@@ -88,5 +88,6 @@ def test_bad_constants_are_refused(make):
 def test_presets_are_combinations():
     assert set(ft.PRESETS) == {
         "fedsgd", "fedavg", "fedprox", "fednova", "fedadagrad", "fedadam", "fedyogi",
+        "momentum", "nesterov", "adamw", "scaffold", "feddyn", "fedavgm",
     }  # fmt: skip
     assert ft.PRESETS["fedsgd"]["local_steps"] == 1

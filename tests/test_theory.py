@@ -266,6 +266,7 @@ def test_assumptions_that_fail():
 
 
 class Other:
+    kind, default_clock = "gradient", "update"
     num_clients, dim, sizes = 2, 3, np.array([100, 100])
 
 
