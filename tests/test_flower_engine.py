@@ -102,7 +102,7 @@ def test_an_interrupt_keeps_the_rounds_and_leaves_no_process(tmp_path):
         _, text = process.communicate(timeout=60)
     finally:
         processes.stop(process)
-    assert "KeyboardInterrupt" in text
+    assert "simulation.progress.Stopped" in text  # a KeyboardInterrupt
     assert (out / "checkpoint.npz").is_file()
     end = time.monotonic() + 10
     while (left := [p for p in members if processes.command_line(p)]) and time.monotonic() < end:

@@ -248,6 +248,7 @@ def test_the_wait_names_whom_it_waits_for(tiny, capsys):
     assert "round 6/6" in out
 
 
+@pytest.mark.filterwarnings("ignore:constant and tapering")
 def test_schedules_of_any_shape_run_on_flower(tiny):
     shapes = (ft.Cosine(0.1, over=10), ft.WarmUp(ft.Power(0.1, 0.9), over=5), ft.Constant(0.02))
     e = experiment(tiny, schedules=shapes)
