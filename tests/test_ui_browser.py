@@ -54,7 +54,7 @@ def open_page(served, watched):
 
     def start(name="runs", width=1280, dark=False):
         page = watched(width, dark)
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(90_000)  # a cold start compiles for a while
         page.goto(served[1])
         page.wait_for_selector("h1")
         assert "token" not in page.url
