@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: setup demo lint test test-flower coverage reproduce bench clean
+.PHONY: setup demo lint test test-flower test-timed coverage reproduce bench clean
 
 setup: .venv/dev
 
@@ -43,6 +43,10 @@ test: lint .venv/browser
 # whole federations of processes, and their faults: about ten minutes
 test-flower: .venv/dev
 	$(BIN)/pytest -n 2 -m federation tests
+
+# what the live page costs: on a quiet machine
+test-timed: .venv/browser
+	$(BIN)/pytest -m timed tests
 
 coverage: .venv/dev
 	$(BIN)/pytest -n auto --cov --cov-report=term

@@ -270,6 +270,7 @@ def five_hundred(root, tmp_path_factory):
     return folder
 
 
+@pytest.mark.timed
 def test_500_runs_are_listed_within_a_second(five_hundred):
     made = opened(five_hundred)
     began = time.process_time()
@@ -278,6 +279,7 @@ def test_500_runs_are_listed_within_a_second(five_hundred):
     assert len(found) == 500 and sum(row["read"] for row in found) > 20
 
 
+@pytest.mark.timed
 def test_idle_scans_cost_under_one_percent(five_hundred):
     seen = runs.Runs(five_hundred)
     seen.scan(again=True)

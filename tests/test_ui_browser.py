@@ -348,6 +348,7 @@ def cpu(pid):
     return (int(fields[11]) + int(fields[12])) / 100
 
 
+@pytest.mark.timed
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_an_idle_page_costs_under_one_percent(open_page, served):
     page = open_page()

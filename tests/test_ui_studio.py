@@ -77,6 +77,7 @@ def test_presets_are_the_papers(page):
 
 
 @pytest.mark.filterwarnings("ignore::fedtaper.core.errors.FedtaperWarning")
+@pytest.mark.timed
 def test_the_paper_sized_problem_is_drawn_within_300_ms():
     preset = studio.presets()["Case 3: one client counts"]
     studio.draw(preset)
