@@ -41,7 +41,7 @@ def init(experiment: Experiment, seeds: NDArray[np.int64], keep_updates: bool = 
 def taken_part(
     experiment: Experiment, round_: int, weights: Array, present: NDArray[np.bool_]
 ) -> tuple[float, float]:
-    """What ``ServerRule.learn`` is told: the participants' step sum, and their share of all."""
+    """What ``ServerRule.learn`` receives: the participants' step sum, and their share of all."""
     sums = experiment.step_sums(round_, round_ + 1)
     usual = experiment.server_weights(sums) * sums
     share = float((usual * present).sum() / usual.sum())

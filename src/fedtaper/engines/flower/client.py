@@ -36,7 +36,7 @@ def describe(message: Message, context: Context, source: Source) -> Message:
         own = own_schedule(context)
         if own is not None:
             told |= as_numbers(own)
-    except Exception as trouble:  # the user's own code may break in any way: the server is told
+    except Exception as trouble:  # the user's own code may break in any way: report it
         traceback.print_exc()
         told["trouble"] = f"{type(trouble).__name__}: {trouble}"
     return Message(RecordDict({TOLD: ConfigRecord(told)}), reply_to=message)

@@ -133,7 +133,7 @@ class Roster:
                 self.known[node] = site
 
     def _later(self, node: int, site: str, kind: str, why: str) -> None:
-        """Ask again after a while; the same trouble is told once."""
+        """Ask again after a while; the same trouble is reported once."""
         self.again[node] = time.monotonic() + ASK_AGAIN
         if self.told.get(node) != why:
             self.told[node] = why
