@@ -51,7 +51,7 @@ def test_every_figure_is_drawn(run, tmp_path):
 def test_claims_are_judged_from_data(tmp_path, monkeypatch):
     """With few seeds and a shorter reach; `fedtaper reproduce T1 T2` runs them in full."""
     monkeypatch.setattr(claims, "FAR_ROUNDS", 2000)
-    monkeypatch.setattr(claims, "PRESETS", {"fedavg": ft.PRESETS["fedavg"]})
+    monkeypatch.setattr(claims, "RESCALING", ())
     monkeypatch.setattr(claims, "MEANS", ("fedavg",))
     rows = reproduce(claims.CLAIMS, tmp_path, seeds=10)
     assert [row["id"] for row in rows] == ["T1", "T2"]

@@ -155,9 +155,9 @@ def _checks(found: dict[tuple[str, str, str], Found]) -> list[Check]:
 def _draw(found: dict[tuple[str, str, str], Found], study: Study) -> None:
     from fedtaper.show.eeg import areas, changes
 
-    values = {" ".join(k): by_infant([f], lambda a: a) for k, f in found.items()}
+    values = {", ".join(k): by_infant([f], lambda a: a) for k, f in found.items()}
     areas(values, study.figure("e1-auc.png"))
-    lines: dict[str, Any] = {" ".join(k): f.change.mean(axis=0) for k, f in found.items()}
+    lines: dict[str, Any] = {", ".join(k): f.change.mean(axis=0) for k, f in found.items()}
     changes(lines, study.figure("e1-change.png"))
 
 

@@ -123,7 +123,7 @@ def judge_rare(study: Study, number: int) -> Outcome:
             check("late rare-class accuracy, vanishing", rare["vanishing"], 0.5, False),
         )  # fmt: skip
         summary = (
-            f"With client 1 at c/n the test accuracy ends at {whole['vanishing'].mean():.3f} "
+            f"With client 0 at c/n the test accuracy ends at {whole['vanishing'].mean():.3f} "
             f"({checks[0].value:+.3f} since the first ten rounds), the rare class's at "
             f"{rare['vanishing'].mean():.3f}, against {rare['equal'].mean():.3f} with equal "
             f"steps and {rare['finite'].mean():.3f} with a finite influence."
@@ -260,7 +260,7 @@ CLAIMS = [
     ),
     _claim(
         "I2",
-        "Rare class at client 1, influences (1, 0.1, ...): its test accuracy rises against equal "
+        "Rare class at client 0, influences (1, 0.1, ...): its test accuracy rises against equal "
         "influences, global accuracy is kept",
         "rare-class and global test accuracy, averaged over the last ten rounds, seed by seed",
         "a rare-class accuracy not above that of equal influences, or a global one more than "
@@ -269,7 +269,7 @@ CLAIMS = [
     ),
     _claim(
         "I3",
-        "Rare class, client 1 at c/n (influence to 0): global metrics improve, the rare class's "
+        "Rare class, client 0 at c/n (influence to 0): global metrics improve, the rare class's "
         "do not",
         "rare-class and global test accuracy, averaged over the last ten rounds, seed by seed",
         "a rare-class accuracy above 0.5 or not below that of equal steps, or no gain in global "

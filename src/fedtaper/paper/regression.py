@@ -45,12 +45,12 @@ FAR = 1e18  # where the ODE is asked for the limit itself
 
 
 def case_2(c: float = 1.0) -> tuple[Schedule, ...]:
-    """Clients 1 and 2 taper slowly, the other eight as c / n (the paper: c = 1)."""
+    """Clients 0 and 1 taper slowly, the other eight as c / n (the paper: c = 1)."""
     return (PAPER_STEP, Power(0.05, 0.76), *[Power(c, 1.0)] * 8)
 
 
 def case_3(c: float = 0.1) -> tuple[Schedule, ...]:
-    """Client 1 tapers slowly, the other nine as c / n (the paper: c = 0.1)."""
+    """Client 0 tapers slowly, the other nine as c / n (the paper: c = 0.1)."""
     return (PAPER_STEP, *[Power(c, 1.0)] * 9)
 
 
@@ -342,7 +342,7 @@ CLAIMS = (
     ),
     Claim(
         "R3",
-        "p = (1, 0, ...): the model converges to client 1's own optimum.",
+        "p = (1, 0, ...): the model converges to client 0's own optimum.",
         "Final distance to w*(p), and to w*(p_n), the optimum of the influences at the last n; "
         "distance to w*(p) that the ODE predicts for n = 1e18.",
         "A distance to w*(p) above 0.15 in more than 5 % of seeds. If w*(p_n) is at least ten "

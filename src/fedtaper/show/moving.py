@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fedtaper.show.style import COLOURS, figure
+from fedtaper.show.style import COLOURS, band, figure, key, log_axis, rounds_axis, smoothed
 
 Lines = Mapping[str, tuple[Any, Any]]
+MANY, WAVE = 500, 31  # points beyond which a curve is smoothed, and over how many of them
 
 
 def errors(lines: Lines, path: Path) -> None:
@@ -18,10 +19,11 @@ def errors(lines: Lines, path: Path) -> None:
     with figure(path) as axes:
         axis = axes[0, 0]
         for colour, (name, (rounds, levels)) in zip(COLOURS, lines.items(), strict=False):
-            axis.loglog(rounds, levels[1], color=colour, label=name)
-            axis.fill_between(rounds, levels[0], levels[2], color=colour, alpha=0.2, linewidth=0)
-        axis.set(xlabel="round", ylabel="distance to the equilibrium")
-        axis.legend()
+            band(axis, rounds, levels, name, colour)
+        rounds_axis(axis)
+        log_axis(axis)
+        axis.set_ylabel("distance to the equilibrium")
+        key(axes)
 
 
 def predictions(checks: Sequence[Any], limit: float, path: Path) -> None:
@@ -31,13 +33,14 @@ def predictions(checks: Sequence[Any], limit: float, path: Path) -> None:
     y = np.arange(len(with_factor))[::-1]
     with figure(path, height=3.0) as axes:
         axis = axes[0, 0]
-        axis.semilogx(list(with_factor.values()), y, "o", ms=4, color=COLOURS[0], label="predicted")
+        axis.axvline(limit, color="#888888", linestyle="--", linewidth=1, label="limit")
+        axis.plot(list(with_factor.values()), y, "o", ms=4, color=COLOURS[0], label="predicted")
         places = [place for place, name in zip(y, with_factor, strict=True) if name in without]
         values = list(without.values())
-        axis.semilogx(values, places, "x", ms=5, color=COLOURS[1], label="without the factor")
-        axis.axvline(limit, color="#888888", linestyle="--", linewidth=1)
+        axis.plot(values, places, "x", ms=5, color=COLOURS[1], label="without the factor")
+        log_axis(axis, "x")
         axis.set(yticks=y, yticklabels=list(with_factor), xlabel="distance in standard errors")
-        axis.legend(loc="lower center", bbox_to_anchor=(0.3, 1.0), ncols=2)
+        key(axes)
 
 
 def fading(shares: Lines, path: Path) -> None:
@@ -45,9 +48,11 @@ def fading(shares: Lines, path: Path) -> None:
     with figure(path) as axes:
         axis = axes[0, 0]
         for colour, (name, (edges, share)) in zip(COLOURS, shares.items(), strict=False):
-            axis.loglog(edges, share, "o-", ms=3, color=colour, label=f"working time {name}")
-        axis.set(xlabel="arrivals so far", ylabel="share of the client")
-        axis.legend()
+            axis.plot(edges, share, "o-", ms=3, color=colour, label=f"working time {name}")
+        log_axis(axis, "x")
+        log_axis(axis)
+        axis.set(xlabel="arrivals so far", ylabel="share of the arrivals")
+        key(axes, columns=1)
 
 
 def race(panels: Mapping[str, Lines], labels: Mapping[str, str], path: Path) -> None:
@@ -55,8 +60,12 @@ def race(panels: Mapping[str, Lines], labels: Mapping[str, str], path: Path) -> 
     with figure(path, columns=len(panels)) as axes:
         for axis, (title, lines) in zip(axes[0], panels.items(), strict=True):
             for colour, (name, (time, value)) in zip(COLOURS, lines.items(), strict=False):
+                if len(time) > MANY:  # a saw-tooth would be a solid block: its mean over a wave
+                    axis.plot(time, value, color=colour, linewidth=0.4, alpha=0.35)
+                    value = smoothed(value, WAVE)
                 axis.plot(time, value, color=colour, label=name)
-            axis.set(title=title, xlabel="simulated time", ylabel=labels[title], xscale="log")
+            log_axis(axis, "x")
+            axis.set(title=title, xlabel="simulated time", ylabel=labels[title])
             if labels[title].startswith("distance"):
-                axis.set(yscale="log")
-        axes[0, 0].legend()
+                log_axis(axis)
+        key(axes)
