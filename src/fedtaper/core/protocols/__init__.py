@@ -1,0 +1,78 @@
+"""The contract: what problems, rules, schedules and engines promise one another.
+
+Everything that can be exchanged is described here, and nowhere else. Nothing in the package
+asks an object which attributes it happens to have: a problem says its ``kind``, a rule says
+what it keeps, an engine says its ``capabilities``, and one gate (``engines/gate.py``) compares
+what is asked with what can be done. ``fedtaper.testing`` checks an implementation against its
+protocol.
+
+One page for each: :mod:`problems`, :mod:`rules`, :mod:`schedules` and :mod:`engines`.
+"""
+
+from fedtaper.core.protocols.engines import (
+    Block,
+    Capabilities,
+    Engine,
+    Options,
+    Session,
+    State,
+)
+from fedtaper.core.protocols.problems import (
+    Array,
+    CorrelatedProblem,
+    LinearProblem,
+    NetworkProblem,
+    Problem,
+    ProblemKind,
+    QuadraticProblem,
+    StreamProblem,
+    Unit,
+    as_linear,
+    as_network,
+    as_quadratic,
+    as_stream,
+    is_network,
+    is_quadratic,
+)
+from fedtaper.core.protocols.rules import (
+    CombiningRule,
+    Keeps,
+    LocalRule,
+    Memory,
+    ServerRule,
+    is_combining,
+)
+from fedtaper.core.protocols.schedules import (
+    Schedule,
+)
+
+__all__ = [
+    "Array",
+    "Block",
+    "Capabilities",
+    "CombiningRule",
+    "CorrelatedProblem",
+    "Engine",
+    "Keeps",
+    "LinearProblem",
+    "LocalRule",
+    "Memory",
+    "NetworkProblem",
+    "Options",
+    "Problem",
+    "ProblemKind",
+    "QuadraticProblem",
+    "Schedule",
+    "ServerRule",
+    "Session",
+    "State",
+    "StreamProblem",
+    "Unit",
+    "as_linear",
+    "as_network",
+    "as_quadratic",
+    "as_stream",
+    "is_combining",
+    "is_network",
+    "is_quadratic",
+]

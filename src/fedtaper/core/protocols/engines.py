@@ -1,0 +1,116 @@
+"""What an engine promises, and the records that pass between it and the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtaper.core.protocols.problems import Array, ProblemKind
+
+if TYPE_CHECKING:
+    from fedtaper.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What an engine can do, as data: the gate and ``fedtaper engines`` read it."""
+
+    problems: frozenset[ProblemKind]
+    local_rules: frozenset[type] | None = None  # None: any rule in plain arithmetic
+    server_rules: frozenset[type] | None = None
+    stateful_rules: bool = False  # local rules with memory
+    combining: bool = False  # server rules that look at single updates: robust means
+    updates: bool = False  # records every client's update
+    behaviours: bool = False  # simulates clients that misbehave
+    participation: bool = True  # clients that are absent in some rounds
+    many_seeds: bool = True  # several seeds in one call
+    challenges: bool = False  # trains a client from a model of the past, beside the round
+    delays: bool = False  # updates that arrive late, and asynchronous aggregation
+    precisions: tuple[str, ...] = ()  # besides the default; () where there is no choice
+    devices: tuple[str, ...] = ("cpu",)
+    saves_each_round: bool = False  # rounds too dear to lose one: a checkpoint after each
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a caller of ``run`` asks of an engine, beside the experiment."""
+
+    updates: bool = False
+    many_seeds: bool = False
+    precision: str | None = None
+    device: str | None = None
+
+
+@dataclass
+class State:
+    """Where a batch of runs stands: all that the next round needs, and nothing else."""
+
+    round: int
+    seeds: NDArray[np.int64]
+    w: Array  # (seeds, d)
+    memory: tuple[Array, ...]  # the server rule's, each (seeds, d)
+    dead_round: NDArray[np.int64]  # (seeds,), 0 while finite, else the round (from 1)
+    dead_client: NDArray[np.int64]
+    last: Array | None = None  # the clients' last updates, (seeds, L, d), if a client copies them
+    keep_updates: bool = False  # whether blocks hold every update
+    history: Array | None = None  # models of the last rounds, (seeds, depth, d): k at k % depth
+    clients: tuple[Array, ...] = ()  # the local rule's memories, each (seeds, L, ...), if kept
+
+
+@dataclass
+class Block:
+    """What a stretch of rounds left behind."""
+
+    w: Array | None  # (seeds, rounds, d); None where the model is large
+    update_norms: Array  # (seeds, rounds, L)
+    metrics: dict[str, Array] | None = None  # each (seeds, rounds); None: computed from w
+    updates: Array | None = None  # (seeds, rounds, L, d), if asked for
+    notes: dict[str, Array] = field(default_factory=dict)  # further metrics, in either case
+
+
+class Session(Protocol):
+    """An experiment under way on an engine."""
+
+    def advance(self, rounds: int) -> Block:
+        """Move every seed on by so many rounds."""
+        ...
+
+    def answers(self, s: int, clients: list[int], model: Array, round_: int, a: Array) -> Array:
+        """What clients send back for any model, (len(clients), d), for the seed in row s.
+
+        Each makes one local update per row of ``a`` (updates, L), with the mini-batches of round
+        ``round_`` (from 0); 0 is no update. NaN where nothing came back. The State stays as it
+        is. Only engines whose capabilities name challenges are asked.
+        """
+        ...
+
+    def sync(self) -> None:
+        """Bring the :class:`State` up to date with what is held elsewhere."""
+        ...
+
+    def close(self) -> None:
+        """Free what is held."""
+        ...
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """A way to run an experiment."""
+
+    name: str
+    capabilities: Capabilities
+
+    def check(self) -> None:
+        """Raise a :class:`FedtaperError` where the engine is not installed or has no device."""
+        ...
+
+    def block_rounds(self, experiment: Experiment, seeds: int) -> int:
+        """How many rounds to make between two looks at the clock: a fraction of a second."""
+        ...
+
+    def open(self, experiment: Experiment, state: State, options: Options) -> Session:
+        """Get ready to move ``state`` on."""
+        ...

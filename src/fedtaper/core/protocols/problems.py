@@ -1,0 +1,204 @@
+"""What a problem promises, and what richer kinds of problem add."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeGuard, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedtaper.core.errors import FedtaperError
+
+if TYPE_CHECKING:
+    from fedtaper.experiment import Experiment
+
+Array = NDArray[np.float64]
+ProblemKind = Literal["linear", "quadratic", "stream", "moving", "network", "gradient", "recorded"]
+Unit = Literal["update", "epoch", "round"]  # what a clock counts
+
+
+@runtime_checkable
+class Problem(Protocol):
+    """What the clients minimise: enough for the reference engine to train on it.
+
+    ``kind`` says which of the richer protocols it also fulfils: "linear"
+    (:class:`LinearProblem`), "quadratic" (:class:`QuadraticProblem`), "network"
+    (:class:`NetworkProblem`), "gradient" (this one alone), or "recorded" (sizes only: it can be
+    reported, not trained).
+    """
+
+    kind: ClassVar[ProblemKind]
+    default_clock: ClassVar[Unit]  # what the clock counts where ``local_epochs`` are given
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients (L)."""
+        ...
+
+    @property
+    def dim(self) -> int:
+        """How many parameters the model has."""
+        ...
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """How many samples each client holds."""
+        ...
+
+    def initial(self, seed: int) -> Array:
+        """The shared model before round 1, as one vector."""
+        ...
+
+    def batches(self, e: Experiment, seed: int, client: int, round_: int) -> Iterable[Any]:
+        """One client's mini-batches in one round (from 0), drawn by (seed, client, round)."""
+        ...
+
+    def every_sample(self, client: int) -> Any:
+        """All of a client's samples as one batch."""
+        ...
+
+    def gradient(self, client: int, w: Array, batch: Any) -> Array:
+        """The gradient of the batch's mean loss at w, in double precision."""
+        ...
+
+    def metrics(self, w: Array, p_n: Array, p: Array) -> Mapping[str, Array]:
+        """Named values along trajectories w, (seeds, rounds, dim) -> (seeds, rounds)."""
+        ...
+
+
+@runtime_checkable
+class QuadraticProblem(Problem, Protocol):
+    """A problem whose clients' losses are quadratic, so that equilibria have a closed form."""
+
+    @property
+    def moments(self) -> tuple[Array, Array, Array]:
+        """A (L, d, d), b (L, d) and c (L,): client i's loss is w'A w / 2 - b'w + c / 2."""
+        ...
+
+    @property
+    def curvature(self) -> Array:
+        """The largest eigenvalue of each client's A."""
+        ...
+
+    def mean_field(self, w: Array) -> Array:
+        """Minus every client's gradient at w, (L, d)."""
+        ...
+
+    def equilibrium(self, p: ArrayLike) -> Array:
+        """The minimiser of sum p_i f_i, (..., d) for influences (..., L)."""
+        ...
+
+
+@runtime_checkable
+class LinearProblem(QuadraticProblem, Protocol):
+    """Least squares on rows of numbers: what the compiled engine runs."""
+
+    @property
+    def rows(self) -> Array:
+        """All clients' samples below one another, one row (x, y) per sample."""
+        ...
+
+
+@runtime_checkable
+class NetworkProblem(Problem, Protocol):
+    """A torch module and data: what the network engines need to train it quickly."""
+
+    def module(self) -> Any:
+        """A fresh ``torch.nn.Module``."""
+        ...
+
+    def take(self, client: int, batch: Any, dtype: Any = None) -> tuple[Any, ...]:
+        """A mini-batch of ``batches`` as tensors."""
+        ...
+
+    def batch_loss(self, module: Any, *batch: Any) -> tuple[Any, Any]:
+        """The batch's mean loss, and the share of correct answers or None."""
+        ...
+
+    def scores(self, module: Any) -> dict[str, float]:
+        """Named numbers about the shared model, once per round."""
+        ...
+
+
+@runtime_checkable
+class CorrelatedProblem(Protocol):
+    """A problem whose clients' samples depend on those before them."""
+
+    @property
+    def correlation(self) -> float:
+        """Between two neighbouring samples of a client, 0 for independent ones."""
+        ...
+
+
+@runtime_checkable
+class StreamProblem(Problem, Protocol):
+    """Least squares on Gauss-Markov features that are made as they are needed.
+
+    Kind "stream" where the population stays (it is then a :class:`QuadraticProblem` too), and
+    "moving" where it does not.
+    """
+
+    @property
+    def rhos(self) -> Array:
+        """Each client's correlation from one sample to the next."""
+        ...
+
+    @property
+    def spreads(self) -> Array:
+        """Standard deviation of each client's features."""
+        ...
+
+    @property
+    def noise(self) -> Array:
+        """Standard deviation of each client's noise."""
+        ...
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Samples in a block of each client's process."""
+        ...
+
+    def targets(self, first: int, last: int) -> Array:
+        """True parameters in those rounds (from 0), (rounds, L, d), or (1, L, d) if they stay."""
+        ...
+
+
+def as_stream(problem: Problem) -> StreamProblem:
+    """The problem as a stream, or a refusal in one line."""
+    if problem.kind in ("stream", "moving") and isinstance(problem, StreamProblem):
+        return problem
+    raise FedtaperError(f"{type(problem).__name__} is not a stream, which this needs")
+
+
+def is_quadratic(problem: Problem) -> TypeGuard[QuadraticProblem]:
+    """Whether equilibria and curvatures have a closed form."""
+    return problem.kind in ("linear", "quadratic", "stream")
+
+
+def is_network(problem: Problem) -> TypeGuard[NetworkProblem]:
+    """Whether the model is a torch module."""
+    return problem.kind == "network"
+
+
+def as_quadratic(problem: Problem) -> QuadraticProblem:
+    """The problem as a quadratic one, or a refusal in one line."""
+    if is_quadratic(problem):
+        return problem
+    raise FedtaperError(
+        f"{type(problem).__name__} has no closed-form equilibrium: this needs linear regression"
+    )
+
+
+def as_linear(problem: Problem) -> LinearProblem:
+    """The problem as least squares on rows, or a refusal in one line."""
+    if problem.kind == "linear" and isinstance(problem, LinearProblem):
+        return problem
+    raise FedtaperError(f"{type(problem).__name__} is not linear regression, which this needs")
+
+
+def as_network(problem: Problem) -> NetworkProblem:
+    """The problem as a torch module and data, or a refusal in one line."""
+    if is_network(problem):
+        return problem
+    raise FedtaperError(f"{type(problem).__name__} has no torch module, which this needs")

@@ -1,0 +1,135 @@
+"""What the clients' and the server's rules promise."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
+
+from fedtaper.core.protocols.problems import Array
+
+Memory = tuple[Any, ...]  # what a rule remembers: arrays of the model's shape
+Keeps = Literal["nothing", "round", "run"]
+
+
+@runtime_checkable
+class LocalRule(Protocol):
+    """What a client does with a mini-batch gradient. Plain arithmetic: NumPy and torch alike.
+
+    A rule without memory needs ``direction`` alone; subclass :class:`fedtaper.Memoryless` to
+    have the rest filled in, or :class:`fedtaper.Remembering` for a rule with memory.
+    """
+
+    @property
+    def added_curvature(self) -> float:
+        """What the rule adds to a client's curvature (FedProx: mu)."""
+        ...
+
+    @property
+    def gain(self) -> float:
+        """What a long run of equal gradients is multiplied by (momentum: 1 / (1 - beta))."""
+        ...
+
+    @property
+    def keeps(self) -> Keeps:
+        """How long a client's memory lives: not at all, for a round, or for the run."""
+        ...
+
+    @property
+    def rescales(self) -> bool:
+        """Whether steps are scaled coordinate by coordinate (AdamW)."""
+        ...
+
+    @property
+    def receives(self) -> int:
+        """How many vectors the server sends along with the model (SCAFFOLD: 1)."""
+        ...
+
+    def init(self, w: Any) -> Memory:
+        """A client's memory before its first update."""
+        ...
+
+    def begin(self, memory: Memory, sent: Memory) -> Memory:
+        """The memory as a round starts, with what the server sent along."""
+        ...
+
+    def step(
+        self, w: Any, gradient: Any, anchor: Any, a: Any, memory: Memory
+    ) -> tuple[Any, Memory]:
+        """One local update with step size a; ``anchor`` is the model the round started from."""
+        ...
+
+    def finish(self, w: Any, anchor: Any, step_sum: float, memory: Memory) -> Memory:
+        """The memory that is kept after a round that ended at w."""
+        ...
+
+    def counts(self, a: Array) -> Array:
+        """How much each gradient of a round counts in all, from step sizes (..., updates, L)."""
+        ...
+
+    def influence(self, weight: Array, rate: Array, sums: Array) -> Array:
+        """What weighs each client's mean field in the expected step, (..., L).
+
+        From the server's weights, the rates of participation, and the sums of :meth:`counts`.
+        """
+        ...
+
+
+@runtime_checkable
+class ServerRule(Protocol):
+    """What the server does with the clients' updates: weights first, then one step.
+
+    Subclass :class:`fedtaper.PlainServer` to have all but ``weights`` filled in.
+    """
+
+    @property
+    def rescales(self) -> bool:
+        """Whether steps are scaled coordinate by coordinate (FedAdam and its kin)."""
+        ...
+
+    @property
+    def erases_influence(self) -> bool:
+        """Whether the weights undo the step sizes (FedNova by step sums)."""
+        ...
+
+    @property
+    def gain(self) -> float:
+        """What a long run of equal updates is multiplied by (server momentum: 1 / (1 - beta))."""
+        ...
+
+    @property
+    def travels(self) -> int:
+        """How many vectors of its memory, the first ones, are sent along with the model."""
+        ...
+
+    def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
+        """Each client's weight per round; ``step_sums`` is (rounds, L), and so is the result."""
+        ...
+
+    def init(self, w: Any) -> Memory:
+        """The server's memory before round 1."""
+        ...
+
+    def step(self, w: Any, update: Any, memory: Memory) -> tuple[Any, Memory]:
+        """The next model from the weighted sum of the clients' updates."""
+        ...
+
+    def learn(self, update: Any, step_sum: float, share: float, memory: Memory) -> Memory:
+        """The memory after a round (after :meth:`step`), for rules that need to know more.
+
+        ``step_sum`` is the weighted sum of the participants' step sums, ``share`` how much of
+        all clients' influence took part.
+        """
+        ...
+
+
+@runtime_checkable
+class CombiningRule(ServerRule, Protocol):
+    """A server rule that looks at the single updates, such as a median, not only at their sum."""
+
+    def combine(self, updates: Any, weights: Any) -> Any:
+        """What ``step`` gets, from the updates of those who take part, (clients, d)."""
+        ...
+
+
+def is_combining(rule: ServerRule) -> TypeGuard[CombiningRule]:
+    """Whether the rule needs every client's update."""
+    return isinstance(rule, CombiningRule)
