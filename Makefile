@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: setup demo lint test test-flower test-timed coverage reproduce bench clean
+.PHONY: setup demo lint test docs test-flower test-timed coverage reproduce bench clean
 
 setup: .venv/dev
 
@@ -39,6 +39,12 @@ lint: .venv/dev
 
 test: lint .venv/browser
 	$(BIN)/pytest -n auto
+
+# the site: docs/_build/html/index.html; a warning is an error, and so is a link that leads nowhere
+docs: .venv/dev
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/_build/pages docs docs/_build/html
+	$(BIN)/pytest -n 0 tests/test_docs_links.py
+	@echo "docs/_build/html/index.html"
 
 # whole federations of processes, and their faults: about ten minutes
 test-flower: .venv/dev

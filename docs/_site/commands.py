@@ -1,0 +1,45 @@
+"""The command's own help, as a page."""
+
+from pathlib import Path
+
+import click
+import typer
+
+from _site import put
+
+
+def write(folder: Path) -> None:
+    """One section per command: what it does, its arguments and options."""
+    from fedtaper.cli.main import app
+
+    command = typer.main.get_command(app)
+    body = ["# The command\n", "`fedtaper --help` and `fedtaper COMMAND --help` print the same.\n"]
+    context = click.Context(command, info_name="fedtaper")
+    for name in command.list_commands(context):
+        body.append(section(name, command.get_command(context, name), context))
+    put(folder / "commands.md", "\n".join(body))
+
+
+def section(name: str, command: click.Command, parent: click.Context) -> str:
+    """A command's text and a table of what it takes."""
+    context = click.Context(command, info_name=name, parent=parent)
+    usage = " ".join(command.collect_usage_pieces(context))
+    text = command.help.replace("\b", "").strip()
+    rows = [row(parameter, context) for parameter in command.params]
+    table = "\n".join(["| | |", "|---|---|", *filter(None, rows)])
+    title = f"## fedtaper {name}\n\n```text\nfedtaper {name} {usage}\n```\n"
+    return f"{title}\n{plain(text)}\n\n{table}\n"
+
+
+def row(parameter: click.Parameter, context: click.Context) -> str:
+    """One argument or option."""
+    record = parameter.get_help_record(context)
+    if record is None:
+        return ""
+    shown, help_ = (" ".join(text.split()).replace("|", "\\|") for text in record)
+    return f"| `{shown}` | {plain(help_)} |"
+
+
+def plain(text: str) -> str:
+    """Text for a terminal, for Markdown."""
+    return text.replace("<", "\\<").replace("*", "\\*").replace("_", "\\_").replace("[", "\\[")

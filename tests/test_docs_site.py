@@ -1,0 +1,64 @@
+"""The site is built without a warning and documents every public name."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedtaper as ft
+
+pytest.importorskip("sphinx")
+pytest.importorskip("myst_parser")
+from sphinx.util.inventory import InventoryFile
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    out = tmp_path_factory.mktemp("site")
+    where = ["-d", str(out / "pages"), str(ROOT / "docs"), str(out / "html")]
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", *where],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return out / "html"
+
+
+def test_every_public_name_is_in_the_reference(site):
+    found = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="")
+    kinds = ("py:class", "py:function", "py:exception", "py:data")
+    named = {
+        name.removeprefix("fedtaper.")
+        for kind in kinds
+        for name in found.data.get(kind, {})
+        if name.count(".") == 1 and name.startswith("fedtaper.")
+    }
+    assert named == set(ft.__all__)
+
+
+def test_every_public_name_says_what_it_is(site):
+    """One with no docstring of its own would show an inherited or an empty one."""
+    index = (site / "reference/index.html").read_text(encoding="utf-8")
+    assert "Other names" not in index
+    for name in set(ft.__all__) - {"__version__", "PRESETS"}:
+        thing = getattr(ft, name)
+        own = vars(thing).get("__doc__") if isinstance(thing, type) else thing.__doc__
+        assert own and not own.startswith(f"{name}("), name
+
+
+def test_every_figure_is_in_the_gallery(site):
+    pictures = {path.name for path in (site / "_images").iterdir()}
+    for path in (ROOT / "results").glob("*/claims.json"):
+        page = (site / "claims" / f"{path.parent.name}.html").read_text(encoding="utf-8")
+        for claim in json.loads(path.read_text())["claims"]:
+            assert claim["verdict"] in page
+            assert set(claim["figures"]) <= pictures
