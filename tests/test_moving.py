@@ -303,8 +303,9 @@ def test_bad_parts():
 def test_refusals(four):
     with pytest.raises(ft.FedtaperError, match="events"):
         ft.run(experiment(four, delays=1), engine="compiled", progress=False)
-    with pytest.raises(ft.FedtaperError, match="in step"):
-        ft.run(experiment(four, delays=1, behaviours={0: ft.Idle()}), progress=False)
+    with pytest.raises(ft.FedtaperError, match='engine="reference"'):
+        e = experiment(four, delays=1, behaviours={0: ft.Idle()})
+        ft.run(e, engine="events", progress=False)
     with pytest.warns(ft.FedtaperWarning, match="client 1 never takes part"):
         experiment(four, participation=(1.0, 0.0, 1.0, 1.0))
 
@@ -355,3 +356,71 @@ def test_steps_too_large_for_the_delay():
     with pytest.warns(ft.StabilityWarning, match="delays"):
         ft.run(ft.Experiment(problem, ft.Power(0.01, 0.8), **settings), progress=False)
     ft.run(ft.Experiment(problem, ft.Power(0.1, 0.8, offset=3000), **settings), progress=False)
+
+
+MISBEHAVING = {
+    0: ft.Tapers(ft.Power(0.1, 1.0, offset=300)),
+    1: ft.After(3, ft.Noise()),
+    2: ft.Copies(),
+    3: ft.After(2, ft.Idle()),
+}
+
+
+def test_misbehaviour_out_of_step_is_that_in_step_where_nothing_is_late(four):
+    in_step = ft.run(experiment(four, rounds=8, behaviours=MISBEHAVING), updates=True)
+    late = experiment(four, rounds=8, behaviours=MISBEHAVING, delays=0)
+    assert not late.in_step
+    again = ft.run(late, engine="reference", updates=True, progress=False)
+    np.testing.assert_allclose(again.w, in_step.w, rtol=1e-12)
+    np.testing.assert_allclose(again.updates, in_step.updates, rtol=1e-9, atol=1e-14)
+    honest = ft.run(experiment(four, rounds=8), progress=False)
+    assert np.abs(honest.w[-1] - in_step.w[-1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["asynchronous", "own clock"])
+def test_networks_misbehave_late_as_in_the_reference(name):
+    pytest.importorskip("torch")
+    digits = ft.ImageClassification("digits", num_clients=4, split=ft.Iid(), model="cnn")
+    settings = KINDS[name] | {"behaviours": {1: ft.Idle(), 2: ft.Copies(), 3: ft.Noise()}}
+    e = ft.Experiment(
+        digits, ft.Power(0.1, 0.8), rounds=4, local_steps=2, batch_size=8, **settings
+    )  # fmt: skip
+    quick = ft.run(e, engine="cpu", progress=False)
+    slow = ft.run(e, engine="reference", progress=False)
+    np.testing.assert_allclose(quick.final, slow.final, atol=2e-5)
+    np.testing.assert_allclose(quick.update_norms, slow.update_norms, atol=2e-4)
+
+
+def test_what_goes_beyond_the_theorem_has_a_row(four):
+    plain = [row.id for row in ft.check(experiment(four)).rows]
+    assert plain == ["A1", "A2", "A3", "A4", "A5"]
+    rare = ft.check(experiment(four, participation=(1.0, 0.5, 0.5, 0.1)))["P"]
+    assert rare.status == "holds" and rare.number == "in 0.1 to 1 of the rounds"
+    late = ft.check(experiment(four, delays=(0, 1, ft.RandomDelay(2.0, most=9), 4)))["D"]
+    assert late.number == "at most 9 rounds, 4 on average for the slowest"
+    law = ft.Duration(1.0, "pareto", 0.7)
+    endless = ft.Asynchronous(durations=(law, 1.0, 1.0, 1.0))
+    found = ft.check(experiment(four, asynchronous=endless))["D"]
+    assert found.status == "fails" and "client 0 has no mean" in found.why
+    own = ft.check(experiment(four, participation=0.5, own_clock=True))["C"]
+    assert own.status == "assumed"
+    stream = ft.RegressionStream(num_clients=4, rho=0.9, feature_spread=1.0)
+    with pytest.raises(ft.FedtaperError, match="there is no assumption 'M': they are A1"):
+        ft.check(experiment(stream))["M"]
+    assert ft.check(experiment(ft.MovingRegression(stream, drift=0.1)))["M"].status == "fails"
+
+
+@pytest.mark.parametrize("own_clock", [False, True])
+def test_the_reference_client_never_comes(four, own_clock):
+    """Influence, equilibrium and forecast are then those of the federation without it."""
+    slow, mid, fast = ft.Power(0.5, 0.76, offset=99), ft.Power(0.5, 0.9), ft.Power(0.2, 0.9)
+    with pytest.warns(ft.FedtaperWarning, match="client 0 never takes part"):
+        e = ft.Experiment(
+            four, [slow, mid, fast, fast], rounds=30, local_steps=2,
+            participation=(0.0, 1.0, 1.0, 1.0), own_clock=own_clock,
+        )  # fmt: skip
+    assert e.reference == 1
+    np.testing.assert_allclose(e.limit_influence, [0.0, 1.0, 0.4, 0.4])
+    np.testing.assert_allclose(e.influence(30).effective[[0, 2]], [0.0, 0.4])
+    predicted = ft.forecast(e, n=1e15).w
+    np.testing.assert_allclose(predicted, four.equilibrium([0.0, 1.0, 0.4, 0.4]), atol=1e-3)

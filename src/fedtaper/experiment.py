@@ -121,11 +121,8 @@ class Experiment:
             raise FedtaperError(
                 f'average_over must be "all" or "present", not {self.average_over!r}'
             )
-        if self.rates[self.reference] == 0:
-            raise FedtaperError(
-                f"client {self.reference} has the largest step sizes and never takes part "
-                "(participation 0): influences are relative to it; leave it out"
-            )
+        if not np.any(self.rates > 0):
+            raise FedtaperError("no client ever takes part: participation is 0 for all of them")
         self._check_arrivals()
         self._check_names()
         self._note_short_batches()
@@ -385,8 +382,8 @@ class Experiment:
 
     @property
     def reference(self) -> int:
-        """The client with the largest step sizes in the limit (the paper's client 1)."""
-        return reference_client(self.schedules)
+        """The client with the largest step sizes in the limit of those that take part."""
+        return reference_client(self.schedules, self.counts)
 
     def effective_influence(self, first: int, last: int) -> Array:
         """Effective influence in rounds first to last - 1 (counted from 0), (rounds, L).
@@ -408,10 +405,14 @@ class Experiment:
     def limit_field_weights(self) -> Array:
         """The limit of :meth:`field_weights`: (1/L) p for the plain mean, (L,)."""
         vanished = 1e-200  # stands for a vanishing step size, so that ratios stay defined
-        ratios = np.maximum(influence(self.schedules), vanished) * self.steps
+        there = self.counts > 0 if np.any(self.counts > 0) else self.counts == 0
+        p = np.zeros(self.num_clients)
+        p[there] = influence([s for s, comes in zip(self.schedules, there, strict=True) if comes])
+        ratios = np.maximum(p, vanished) * self.steps
         sums = np.asarray(ratios, dtype=np.float64)[None, :] / ratios[self.reference]
         if self.own_clock:  # a client that comes at rate r is at clock r n
-            sums = sums * self.counts ** -np.array([s.delta for s in self.schedules])
+            deltas = np.array([s.delta for s in self.schedules])
+            sums = sums * np.where(there, self.counts, 1.0) ** -deltas
         weights = self.server_weights(sums)
         plain = isinstance(self.local, Memoryless)
         counted = sums if plain else sums * self._mean_gain

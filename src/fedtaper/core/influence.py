@@ -13,12 +13,17 @@ from fedtaper.core.errors import AssumptionWarning, FedtaperError, warn
 from fedtaper.core.schedules import Schedule, step_sizes
 
 
-def reference_client(schedules: Sequence[Schedule]) -> int:
+def reference_client(schedules: Sequence[Schedule], rates: ArrayLike | None = None) -> int:
     """The client whose step sizes are the largest in the limit (the paper's client 1).
 
-    The slowest taper wins; among equal tapers the largest scale; then the first.
+    The slowest taper wins; among equal tapers the largest scale; then the first. With ``rates``
+    of participation, a client that never comes is passed over while another one does.
     """
-    return min(range(len(schedules)), key=lambda i: (schedules[i].delta, -schedules[i].c, i))
+    absent = np.zeros(len(schedules), dtype=bool) if rates is None else np.asarray(rates) == 0
+    return min(
+        range(len(schedules)),
+        key=lambda i: (bool(absent[i]), schedules[i].delta, -schedules[i].c, i),
+    )
 
 
 def influence(schedules: Sequence[Schedule], n: ArrayLike | None = None) -> NDArray[np.float64]:

@@ -127,7 +127,7 @@ class CpuSession:
                     self.state.dead_round[s], self.state.dead_client[s] = round_ + 1, i
                     return
                 honest = model - anchor
-                move = self._sent(honest, i, k, s)
+                move = self._sent(honest, i, k, s, round_)
                 update += float(weights[i]) * move
                 if move is not honest:
                     found[i, 2] = float(move.norm())
@@ -147,13 +147,13 @@ class CpuSession:
         self.round_seconds = time.perf_counter() - began
         note(block, s, k, {"seconds": self.round_seconds})
 
-    def _sent(self, honest: Any, i: int, k: int, s: int) -> Any:
+    def _sent(self, honest: Any, i: int, k: int, s: int, draw: int) -> Any:
         """What the client sends: its update, unless it has another behaviour."""
         kind, scale = (table[k, i] for table in self.kinds)
         if kind == SCALED and scale == 1.0:
             return honest
         last = None if self.state.last is None else self.state.last[s]
-        place = (int(self.state.seeds[s]), self.state.round)
+        place = (int(self.state.seeds[s]), draw)
         other = sent(kind, scale, honest.numpy().astype(np.float64), i, last, place)
         return torch.from_numpy(other).float()
 

@@ -125,9 +125,10 @@ def _objections(e: Experiment, engine: Engine, options: Options) -> Iterator[str
     if options.updates and not can.updates:
         yield f'the {name} engine does not record updates: leave updates=False, or use device="cpu"'
     if e.behaviours and not can.behaviours:
+        quick = "compiled" if e.in_step else "reference"
         yield (
             f"the {name} engine does not simulate behaviours=: use engine="
-            f'"{"cpu" if e.problem.kind == "network" else "compiled"}"'
+            f'"{"cpu" if e.problem.kind == "network" else quick}"'
         )
     yield from _challenge_objections(e, name, can)
     if np.any(e.rates < 1) and not can.participation:
@@ -138,8 +139,6 @@ def _objections(e: Experiment, engine: Engine, options: Options) -> Iterator[str
             f'"{"cpu" if e.problem.kind == "network" else "events"}" for delays, asynchronous '
             "servers and own clocks"
         )
-    if e.behaviours and not e.in_step:
-        yield "behaviours are simulated in step: leave out delays, asynchronous and own_clock"
     if options.many_seeds and not can.many_seeds:
         yield f"the {name} engine runs one seed at a time: leave seeds=None"
     if options.precision is not None and options.precision not in can.precisions:

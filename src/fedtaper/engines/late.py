@@ -20,6 +20,7 @@ from fedtaper.engines.cpu import Cpu, CpuSession, note
 from fedtaper.engines.history import Timeline
 from fedtaper.experiment import Experiment
 from fedtaper.rules.arrivals import Arrivals
+from fedtaper.rules.behaviours import actual_step_sizes, tables
 
 
 class AnyOrder(Cpu):
@@ -59,6 +60,9 @@ class LateSession(CpuSession):
                 return
             update += float(weights[i]) * factor * move
             moves[i] = moves[i] + move if i in moves else move
+        if self.state.last is not None:
+            for i, move in moves.items():
+                self.state.last[s, i] = move.numpy()
         self.w[s], self.memory[s] = e.server.step(before, update, self.memory[s])
         assert self.state.history is not None
         self.state.history[s, (round_ + 1) % self.timeline.depth] = self.w[s].numpy()
@@ -87,10 +91,12 @@ class LateSession(CpuSession):
         for (base, draw, row), members in together.items():
             kept = self.state.history[s, base % self.timeline.depth]
             anchor = torch.from_numpy(kept).float()
-            a = self.e.step_sizes(row, row + 1)[0]
+            a = actual_step_sizes(self.e, row, row + 1)[0]
+            self.kinds = tables(self.e, row, row + 1)
             factor = {int(slots.client[0, m]): float(slots.factor[0, m]) for m in members}
             clients = np.array(list(factor), dtype=np.int64)
             for low in range(0, len(clients), self.group):
                 part = clients[low : low + self.group]
                 for i, values, model in self._trained(part, s, draw, anchor, a):
-                    yield i, factor[i], np.asarray(values), model - anchor
+                    move = self._sent(model - anchor, i, 0, s, draw)
+                    yield i, factor[i], np.asarray(values), move

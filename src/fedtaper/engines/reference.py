@@ -148,13 +148,17 @@ def _advance_late(timeline: Timeline, state: State, block: Block, s: int, rounds
             break
         moves = np.zeros((e.num_clients, len(w)))
         update = np.zeros_like(w)
+        last = None if state.last is None else state.last[s]
         for slot, i in enumerate(slots.client[k].tolist()):
             if i < 0:
                 continue
             sent = state.history[s, slots.base[k, slot] % timeline.depth]
             row, draw = int(slots.row[k, slot]), int(slots.draw[k, slot])
-            a = e.step_sizes(row, row + 1)[0, :, i]
+            a = behaviours.actual_step_sizes(e, row, row + 1)[0, :, i]
             move = local_model(e, (seed, i, draw), sent, a, (), ())[0] - sent
+            if e.behaviours:
+                kind, scale = (table[0, i] for table in behaviours.tables(e, row, row + 1))
+                move = behaviours.sent(kind, scale, move, i, last, (seed, draw))
             if not np.all(np.isfinite(move)):
                 state.dead_round[s], state.dead_client[s] = first + k + 1, i
                 break
@@ -164,6 +168,9 @@ def _advance_late(timeline: Timeline, state: State, block: Block, s: int, rounds
             block.update_norms[s, k] = np.linalg.norm(moves, axis=1)
             if block.updates is not None:
                 block.updates[s, k] = moves
+            if last is not None:
+                arrived = slots.client[k][slots.client[k] >= 0]
+                last[arrived] = moves[arrived]
             w, memory = e.server.step(w, update, memory)
             block.w[s, k] = w
             state.history[s, (first + k + 1) % timeline.depth] = w

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,22 +12,11 @@ from fedtaper.core.checks import check_type
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import CorrelatedProblem, as_quadratic, is_quadratic
 from fedtaper.experiment import Experiment
+from fedtaper.theory.departures import Assumption, Status, departures
 from fedtaper.theory.stability import stability
 
 Array = NDArray[np.float64]
-Status = Literal["holds", "fails", "assumed"]
 THEORIES = ("this", "FedAvg", "FedProx", "FedNova")
-
-
-@dataclass(frozen=True)
-class Assumption:
-    """One row: what is asked, whether it holds, the number that decides it, and why."""
-
-    id: str
-    asks: str
-    status: Status
-    number: str
-    why: str
 
 
 @dataclass(frozen=True)
@@ -56,7 +45,9 @@ class Assumptions:
         for row in self.rows:
             if row.id == id:
                 return row
-        raise FedtaperError(f"there is no assumption {id!r}: they are A1 to A5")
+        raise FedtaperError(
+            f"there is no assumption {id!r}: they are {', '.join(row.id for row in self.rows)}"
+        )
 
     def __str__(self) -> str:
         lines = [f"{r.id} {r.status:<8} {r.asks}: {r.number}. {r.why}" for r in self.rows]
@@ -70,7 +61,8 @@ def check(experiment: Experiment) -> Assumptions:
     """A1 to A5 for an experiment: holds, fails or assumed, each with the deciding number.
 
     "assumed" is what cannot be decided from the experiment alone: for objectives other than
-    linear regression most of it.
+    linear regression most of it. Rows beyond A1 to A5 follow where clients are rare (P), late or
+    asynchronous (D), on clocks of their own (C), or where their data moves (M).
 
     >>> import fedtaper as ft
     >>> problem = ft.LinearRegression(num_clients=2, samples=100)
@@ -87,6 +79,7 @@ def check(experiment: Experiment) -> Assumptions:
         _bounded(experiment, facts),
         _independent(experiment),
         _bounded_gradients(facts),
+        *departures(experiment),
     )
     return Assumptions(rows, _needs(rows[0], facts))
 
