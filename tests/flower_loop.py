@@ -21,6 +21,9 @@ class Source:
     def experiment(self, sizes, client=None):
         return self.known
 
+    def folder(self, site):
+        return None
+
 
 class LoopGrid(Grid):
     """Nodes 100, 101, ...; ``spoil(site, round, reply)`` may change, drop or delay an answer.
@@ -35,6 +38,7 @@ class LoopGrid(Grid):
         self.sites = {100 + i: name for i, name in enumerate(source.federation.sites)}
         self.config = node_config or {}
         self.replies, self.count, self.sent = {}, itertools.count(1), []
+        self.states = {}  # a site's context, as Flower keeps it for a run
 
     def set_run(self, run):
         """Not needed."""
@@ -75,7 +79,7 @@ class LoopGrid(Grid):
         node = message.metadata.dst_node_id
         site = self.sites[node]
         config = {"site": site} | self.config.get(site, {})
-        context = Context(1, node, config, RecordDict(), {})
+        context = Context(1, node, config, self.states.setdefault(node, RecordDict()), {})
         train = message.metadata.message_type == "train"
         round_ = int(message.content["order"]["round"]) if train else -1
         self.sent.append((site, round_, message))

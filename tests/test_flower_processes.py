@@ -44,6 +44,12 @@ sites = ["north", "south", "west"]
 deadline = 120.0
 {more}
 """
+SCAFFOLD = """
+[local]
+kind = "scaffold"
+[server]
+kind = "controlled"
+"""
 DIGITS = """
 [experiment]
 rounds = 2
@@ -140,6 +146,25 @@ def test_the_server_app_killed_five_times_and_resumed(tmp_path):
 
 
 @pytest.mark.federation
+def test_memories_outlive_the_server_and_the_nodes(tmp_path):
+    """SCAFFOLD: the ServerApp killed, a SuperNode restarted, the run gone on with."""
+    text = REGRESSION.replace('[server]\nkind = "adam"', SCAFFOLD)
+    file = written(tmp_path, text, rounds=5, more="quorum = 3\nretries = 20\n")
+    with LocalFederation(file, tmp_path / "local") as local:
+        local.submit()
+        wait_for_round(local, 2)
+        kill_server_app(local)
+        processes.stop(local.supernodes["west"])
+        local.start_site("west")
+        run = local.run(seconds=400)
+        kept = list((local.folder / "sites" / "west" / "memory").iterdir())
+    assert kept, "the memory is in the site's own folder"
+    assert stat.S_IMODE(kept[0].stat().st_mode) == 0o600
+    assert not list(local.server.rglob("memory-*")), "and not at the server"
+    assert np.abs(run.w - ft.run(ft.read_toml(file), engine="reference").w).max() < 1e-12
+
+
+@pytest.mark.federation
 def test_the_superlink_killed_and_started_again_on_its_database(tmp_path):
     file = written(tmp_path, REGRESSION, rounds=4)
     with LocalFederation(file, tmp_path / "local") as local:
@@ -181,15 +206,15 @@ from fedtaper.engines.flower import client
 fault = os.environ.get("FAULT_OF_THIS_SITE", "")
 honest = client._updates
 
-def spoiled(e, w, a, *place):
-    update, measured = honest(e, w, a, *place)
+def spoiled(*words):
+    update, measured, kept = honest(*words)
     if fault == "nan":
         update = update * np.float32("nan")
     if fault == "shape":
         update = update[:1]
     if fault == "late":
         time.sleep(45)
-    return update, measured
+    return update, measured, kept
 
 client._updates = spoiled
 

@@ -153,6 +153,8 @@ SUPERNODE = """\
 # To keep a step size of your own: add  c=0.1 delta=0.76  to the node config.
 [ -r ca.crt ] || fail "ca.crt is missing: ask the operator for it"
 [ -r '@site@' ] || fail "the private key @site@ is missing: run key.sh first"
+# What the local rule remembers from round to round is in the folder memory, and stays here.
+case "$PWD" in *[\\"\\\\]*) fail "$PWD has a quote or a backslash: move the folder" ;; esac
 trusted=()
 if [ -f trusted-entities.yaml ]; then  # run only apps that one of these keys has signed
   trusted=(--trusted-entities trusted-entities.yaml)
@@ -165,7 +167,7 @@ while true; do
   began=$SECONDS
   flower-supernode --superlink '@address@' --root-certificates ca.crt \\
     --auth-supernode-private-key '@site@' --host 127.0.0.1 --port @own_port@ \\
-    --node-config 'site="@site@"' ${trusted[@]+"${trusted[@]}"} &
+    --node-config "site=\\"@site@\\" folder=\\"$PWD/memory\\"" ${trusted[@]+"${trusted[@]}"} &
   node=$!
   code=0
   wait "$node" || code=$?

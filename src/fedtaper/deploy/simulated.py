@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from fedtaper.deploy.source import FileSource
 from fedtaper.engines.flower.simulation import Simulation, check
 from fedtaper.results import Run
 from fedtaper.storage import store
+
+MEMORY = "memory"  # in the run folder: what simulated sites remember until the run is whole
 
 
 def run_file(file: str | Path, *, out: str | Path, resume: bool = False, **how: Any) -> Run:
@@ -22,8 +25,11 @@ def run_file(file: str | Path, *, out: str | Path, resume: bool = False, **how: 
     if resume and store.is_complete(out):
         return store.load(out)
     root = app_of(path) if path.is_file() else None
-    source = FileSource(str(path), str(root or path.parent))
+    memory = Path(out).resolve() / MEMORY
+    source = FileSource(str(path), str(root or path.parent), str(memory))
     count = len(source.federation.sites)
     place = store.prepare(out, resume=resume)
     with Simulation(make_client_app(lambda _: source), count) as grid:
-        return serve(grid, source, place, **how)
+        made = serve(grid, source, place, **how)
+    shutil.rmtree(memory, ignore_errors=True)
+    return made

@@ -21,11 +21,13 @@ from fedtaper.storage.logs import Log
 class FileSource:
     """A federation file: a path, or "package:file.toml" for one that travels with the app.
 
-    ``root`` is the app's folder, where its modules are not installed.
+    ``root`` is the app's folder, where its modules are not installed; ``memory`` a folder for
+    what simulated sites remember.
     """
 
     name: str
     root: str = ""
+    memory: str = ""
 
     @cached_property
     def file(self) -> FederationFile:
@@ -73,3 +75,7 @@ class FileSource:
             return self.file.experiment()
         own = {} if client is None else {client: self._data(self.federation.sites[client])}
         return self.file.experiment(self._task.problem(sizes, own))
+
+    def folder(self, site: str) -> Path | None:
+        """Where a simulated site keeps its memory."""
+        return Path(self.memory) / site if self.memory else None

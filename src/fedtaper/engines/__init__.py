@@ -21,7 +21,12 @@ KEEP_DIM = 20_000  # networks up to this size keep their trajectory in the Run
 BLOCK_SAMPLES = 1e8  # samples touched between two looks at the clock: a fraction of a second
 
 
-def init(experiment: Experiment, seeds: NDArray[np.int64], keep_updates: bool = False) -> State:
+def init(
+    experiment: Experiment,
+    seeds: NDArray[np.int64],
+    keep_updates: bool = False,
+    memory_at_sites: bool = False,
+) -> State:
     """Before round 1: every seed's first shared model, and empty memories."""
     w = np.stack([experiment.problem.initial(int(seed)) for seed in seeds])
     none = np.zeros(len(seeds), dtype=np.int64)
@@ -29,7 +34,7 @@ def init(experiment: Experiment, seeds: NDArray[np.int64], keep_updates: bool = 
     if needs_last(experiment.behaviours):
         last = np.zeros((len(seeds), experiment.num_clients, w.shape[1]))
     state = State(0, seeds, w, experiment.server.init(w), none, none - 1, last, keep_updates)
-    if experiment.local.keeps == "run":
+    if experiment.local.keeps == "run" and not memory_at_sites:
         each = [experiment.local.init(first) for first in w]
         state.clients = tuple(
             np.stack([np.stack([part] * experiment.num_clients) for part in parts])

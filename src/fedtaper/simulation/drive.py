@@ -90,7 +90,7 @@ def run(
         warn_if_unstable(experiment)
         thinned = thinning(experiment, chosen, thin, updates)
         record = Recorder(experiment, chosen, options.many_seeds, thinned)
-        state = engines.init(experiment, chosen, updates)
+        state = engines.init(experiment, chosen, updates, selected.capabilities.memory_at_sites)
         record.challenger = Challenger(experiment, state)
         record.w0 = state.w.copy() if record.w is not None else None
         began = time.perf_counter() - record.restore(state, found)

@@ -110,11 +110,14 @@ class Recorder:
         done = int(np.searchsorted(self.round, state.round, side="right"))
         parts = {f"memory_{i}": array for i, array in enumerate(state.memory)}
         parts |= {f"clients_{i}": array.copy() for i, array in enumerate(state.clients)}
-        kept = {f"metric_{name}": array[:, :done] for name, array in self.metrics.items()}
+        kept: dict[str, Any] = {}
+        kept |= {f"metric_{name}": array[:, :done] for name, array in self.metrics.items()}
         if state.last is not None:
             kept["last"] = state.last
         if state.history is not None:
             kept["history"] = state.history
+        if state.sites is not None:
+            kept["sites"] = state.sites
         if self.updates is not None:
             kept["updates"] = self.updates[:, :done]
         if self.w is not None:
@@ -134,7 +137,12 @@ class Recorder:
         shape = state.w.shape
         state.round, state.w = int(saved["state_round"]), saved["state_w"]
         state.memory = tuple(saved[f"memory_{i}"] for i in range(len(state.memory)))
+        if state.clients and "sites" in saved:
+            raise FedtaperError(
+                "the clients' memories are at the sites of a deployed federation: resume it there"
+            )
         state.clients = tuple(saved[f"clients_{i}"] for i in range(len(state.clients)))
+        state.sites = saved.get("sites")
         state.dead_round, state.dead_client = saved["dead_round"], saved["dead_client"]
         if state.last is not None:
             state.last = saved["last"]

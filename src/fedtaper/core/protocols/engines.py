@@ -31,6 +31,7 @@ class Capabilities:
     delays: bool = False  # updates that arrive late, and asynchronous aggregation
     precisions: tuple[str, ...] = ()  # besides the default; () where there is no choice
     devices: tuple[str, ...] = ("cpu",)
+    memory_at_sites: bool = False  # clients' memories stay where they are made
     saves_each_round: bool = False  # rounds too dear to lose one: a checkpoint after each
 
 
@@ -58,6 +59,7 @@ class State:
     keep_updates: bool = False  # whether blocks hold every update
     history: Array | None = None  # models of the last rounds, (seeds, depth, d): k at k % depth
     clients: tuple[Array, ...] = ()  # the local rule's memories, each (seeds, L, ...), if kept
+    sites: NDArray[np.int64] | None = None  # or, (seeds, L, 3), which ones the sites have kept
 
 
 @dataclass

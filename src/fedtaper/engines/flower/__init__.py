@@ -11,6 +11,7 @@ from fedtaper.core.protocols import Capabilities
 
 CAPABILITIES = Capabilities(
     problems=frozenset({"linear", "quadratic", "gradient", "network"}),
+    stateful_rules=True,
     updates=True,
     challenges=True,
     combining=True,

@@ -13,15 +13,19 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from fedtaper.core.errors import FedtaperError
-from fedtaper.core.protocols import is_network
+from fedtaper.core.protocols import Memory, is_network
 from fedtaper.core.schedules import Constant, Power, Schedule
 from fedtaper.core.version import __version__
 from fedtaper.engines import reference
+from fedtaper.engines.flower import memory as memories
 from fedtaper.engines.flower import wire
 from fedtaper.engines.flower.source import Source
 from fedtaper.experiment import Experiment
 
 ORDER, MODEL, UPDATE, METRICS, TOLD = "order", "model", "update", "metrics", "told"
+ALONG = "along"  # vectors that the server rule sends with the model: along-0, along-1, ...
+START, END = "memory_start", "memory_end"  # stamps, in a message to a site that remembers
+LOST = "lost_memory"
 SCHEDULE_KEYS = ("c", "delta", "offset")
 
 
@@ -45,48 +49,67 @@ def describe(message: Message, context: Context, source: Source) -> Message:
 def train(message: Message, context: Context, source: Source) -> Message:
     """One round's local updates from the shared model; the answer is the update alone.
 
-    The clock n and the round come with the message, so a restart of anything here changes
-    nothing; the mini-batches are counted by (seed, client, round).
+    The clock n and the round come with the message, and the stamp of the memory to start from
+    where the local rule keeps one; the mini-batches are counted by (seed, client, round). So a
+    restart of anything here changes nothing.
     """
     order: Any = message.content[ORDER]
-    client = source.federation.sites.index(site_name(context, source.federation.sites))
+    site = site_name(context, source.federation.sites)
+    client = source.federation.sites.index(site)
     e = _experiment(source, client, int(order["samples"]))
     sent = e.schedules[client]
     simple = isinstance(sent, (Power, Constant))  # others do not fit into a message
     schedule = own_schedule(context) or (as_schedule(order) if simple else sent)
     mine = [schedule if i == client else s for i, s in enumerate(e.schedules)]
     e = replace(e, schedules=tuple(mine))
+    told: dict[str, Any] = {"round": int(order["round"]), "site": site} | as_numbers(schedule)
+    try:
+        content = _round(message, e, client, memories.vault_of(context, source.folder(site)))
+    except memories.LostError as lost:
+        content = {}
+        told[LOST] = str(lost)
+    return Message(RecordDict(content | {TOLD: ConfigRecord(told)}), reply_to=message)
+
+
+def _round(message: Message, e: Experiment, client: int, vault: memories.Vault) -> dict[str, Any]:
+    """The update and what was measured on the way, as records."""
+    order: Any = message.content[ORDER]
     w = wire.joined(message.content[MODEL])
+    along = tuple(wire.joined(message.content[f"{ALONG}-{i}"]) for i in range(e.server.travels))
     a = e.round_step_sizes(float(order["n"]))[:, client]
     place = (int(order["seed"]), client, int(order.get("draw", order["round"])))
-    update, measured = _updates(e, w, a, *place)
-    told: dict[str, Any] = {"round": int(order["round"]), "site": source.federation.sites[client]}
-    told |= as_numbers(schedule)
-    content = RecordDict(
-        {
-            UPDATE: wire.packed(update),
-            METRICS: MetricRecord({k: v for k, v in measured.items() if not math.isnan(v)}),
-            TOLD: ConfigRecord(told),
-        }
-    )
-    return Message(content, reply_to=message)
+    keeps = e.local.keeps == "run"
+    start = memories.Stamp(*order[START]) if keeps else None
+    kept = memories.started(vault, start, e.local, w) if start is not None else ()
+    update, measured, kept = _updates(e, w, a, place, kept, along)
+    if keeps:
+        vault.save(memories.Stamp(*order[END]), kept)
+    numbers = MetricRecord({k: v for k, v in measured.items() if not math.isnan(v)})
+    return {UPDATE: wire.packed(update), METRICS: numbers}
 
 
 def _updates(
-    e: Experiment, w: Any, a: Any, seed: int, client: int, round_: int
-) -> tuple[Any, dict[str, float]]:
+    e: Experiment, w: Any, a: Any, place: tuple[int, int, int], kept: Memory, along: Memory
+) -> tuple[Any, dict[str, float], Memory]:
+    """The update, what was measured, and the memory after it."""
+    seed, client, round_ = place
     if not is_network(e.problem):
         with np.errstate(over="ignore", invalid="ignore"):
-            return reference.local_model(e, (seed, client, round_), w, a, (), ())[0] - w, {}
+            mine, kept = reference.local_model(e, place, w, a, kept, along)
+        return mine - w, {}, kept
     import torch
 
     from fedtaper.engines.network_client import Client, one_thread
 
     own = Client(e)
     anchor = torch.from_numpy(w)
+    rooms, extra = (
+        tuple(torch.from_numpy(np.array(part)) for part in parts) for parts in (kept, along)
+    )
     with one_thread():
-        loss, accuracy, _ = own.train(client, seed, round_, anchor, a)
-    return (own.w - anchor).numpy(), {"train_loss": loss, "train_accuracy": accuracy}
+        loss, accuracy, _ = own.train(client, seed, round_, anchor, a, rooms, extra)
+    measured = {"train_loss": loss, "train_accuracy": accuracy}
+    return (own.w - anchor).numpy(), measured, tuple(room.numpy() for room in rooms)
 
 
 @lru_cache(maxsize=1)

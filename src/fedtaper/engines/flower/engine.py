@@ -6,8 +6,10 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
+
 from fedtaper.core.errors import warn
-from fedtaper.core.protocols import Array, Block, Options, State
+from fedtaper.core.protocols import Array, Block, Options, State, is_network
 from fedtaper.engines.flower import CAPABILITIES, simulation
 from fedtaper.engines.flower.federation import Federation, numbered
 from fedtaper.experiment import Experiment
@@ -40,11 +42,13 @@ class SimulatedSession:
 
     def __init__(self, experiment: Experiment, state: State, options: Options) -> None:
         from fedtaper.engines.flower.app import make_client_app
+        from fedtaper.engines.flower.memory import FileVault, hand_out
         from fedtaper.engines.flower.roster import Roster
         from fedtaper.engines.flower.rounds import GridEngine
         from fedtaper.engines.flower.source import PickledSource
 
         federation = Federation(numbered(experiment.num_clients))
+        self.state = state
         self.stack = ExitStack()
         try:
             folder = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="fedtaper-"))
@@ -53,6 +57,10 @@ class SimulatedSession:
             grid = self.stack.enter_context(simulation.Simulation(app, experiment.num_clients))
             roster = Roster(grid, federation, _warn_of)
             roster.wait(federation.wait, experiment.num_clients)
+            self.vaults = [FileVault(source.folder(site)) for site in federation.sites]
+            hand_out(
+                state, self.vaults, np.float32 if is_network(experiment.problem) else np.float64
+            )
             self.rounds = GridEngine(grid, federation, roster).open(experiment, state, options)
         except BaseException:
             self.stack.close()
@@ -67,8 +75,11 @@ class SimulatedSession:
         return self.rounds.answers(s, clients, model, round_, a)
 
     def sync(self) -> None:
-        """Bring the State up to date."""
+        """Bring the State up to date, with what the sites remember: they end with this."""
+        from fedtaper.engines.flower.memory import bring_in
+
         self.rounds.sync()
+        bring_in(self.state, self.vaults)
 
     def close(self) -> None:
         """End Flower and its processes."""

@@ -79,6 +79,8 @@ class Federation:
         max_growth: reject an update that is so many times larger than the median of the
             site's last ten. None accepts it, with an event from 100 times on.
         metrics: further names that sites may measure, beside the training loss and accuracy.
+        restart_memory: whether a site that has lost the memory of its local rule begins anew
+            without one. Otherwise it is left out and named until its memory is back.
 
     >>> Federation(("north", "south", "west")).enough
     2
@@ -99,6 +101,7 @@ class Federation:
     max_size_ratio: float = 100.0
     max_growth: float | None = None
     metrics: tuple[str, ...] = ()
+    restart_memory: bool = False
 
     def __post_init__(self) -> None:
         for name in ("sites", "metrics"):
@@ -145,8 +148,10 @@ class Federation:
             self.bounds(name)
 
     def _check_trust(self) -> None:
-        if not isinstance(self.own_schedules, bool):
-            raise FedtaperError(f"own_schedules must be true or false, not {self.own_schedules!r}")
+        for name in ("own_schedules", "restart_memory"):
+            if not isinstance(getattr(self, name), bool):
+                value = getattr(self, name)
+                raise FedtaperError(f"{name} must be true or false, not {value!r}")
         if self.task is not None and not isinstance(self.task, str):
             raise FedtaperError(f'task must be "module:name", not {self.task!r}')
         for name in ("max_size_ratio", "max_growth"):

@@ -11,8 +11,9 @@ from flwr.app import Message
 
 from fedtaper.core.schedules import Schedule
 from fedtaper.engines.flower import fields, wire
-from fedtaper.engines.flower.client import METRICS, SCHEDULE_KEYS, TOLD, UPDATE, as_numbers
+from fedtaper.engines.flower.client import LOST, METRICS, SCHEDULE_KEYS, TOLD, UPDATE, as_numbers
 from fedtaper.engines.flower.fields import FaultError, shown
+from fedtaper.engines.flower.memory import LostError
 
 MEASURED = ("train_loss", "train_accuracy")  # what a site says of a network's training
 LARGEST_METRIC = 1e12
@@ -30,17 +31,23 @@ class Answer(NamedTuple):
 def checked_update(reply: Message, like: Any, site: str, round_: int, schedule: Schedule) -> Answer:
     """The update in an answer and what the site measured, or a :class:`FaultError`.
 
-    ``like`` is the shared model: an update must have its dtype and shape, and finite numbers.
+    A :class:`LostError` where the site says that it has lost its memory. ``like`` is the shared
+    model: an update must have its dtype and shape, and finite numbers.
     """
     if reply.has_error():
         raise FaultError(f"no answer: {shown(reply.error.reason)}")
     try:
         told: Any = reply.content[TOLD]
+        found = fields.mapping(told)
+        _check_told(found, site, round_, schedule)
+        if LOST in found:
+            raise LostError(shown(fields.word(found, LOST)))
         arrays: Any = reply.content[UPDATE]
         measures: Any = reply.content.get(METRICS, {})
+    except (FaultError, LostError):
+        raise
     except Exception as trouble:  # what comes from elsewhere may be anything
         raise FaultError(f"a part is missing or malformed: {shown(str(trouble))}") from None
-    _check_told(fields.mapping(told), site, round_, schedule)
     update = _pieces(arrays, like)
     norm = wire.norm(update)
     if not math.isfinite(norm):  # or too large for the square of a float32

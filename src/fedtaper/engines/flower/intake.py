@@ -76,12 +76,18 @@ class Intake:
         return 1.0 if self.limit is None or norm <= self.limit else self.limit / norm
 
     @property
+    def scale(self) -> float:
+        """What the weights are multiplied by where the mean is over those present."""
+        if not self.over_present or not self.there.any():
+            return 1.0
+        return float(self.weights.sum() / self.weights[self.there].sum())
+
+    @property
     def mean(self) -> Any:
         """The weighted sum; the mean over those present where that is asked for."""
-        if not self.over_present or self.kept is not None or not self.there.any():
+        if self.kept is not None or self.scale == 1.0:
             return self.total
-        scale = self.weights.sum() / self.weights[self.there].sum()
-        return self.total * self.total.dtype.type(scale)
+        return self.total * self.total.dtype.type(self.scale)
 
     def add_noise(self, multiplier: float) -> None:
         """Central differential privacy: Gaussian noise for the largest share that one site has.

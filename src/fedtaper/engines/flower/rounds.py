@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ from flwr.serverapp import Grid
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import Block, Options, State, as_network, is_combining, is_network
 from fedtaper.core.sketch import SKETCH
-from fedtaper.engines import KEEP_DIM
+from fedtaper.engines import KEEP_DIM, taken_part
 from fedtaper.engines.flower import CAPABILITIES, wire
-from fedtaper.engines.flower.client import MODEL, ORDER, as_numbers
+from fedtaper.engines.flower.client import ALONG, END, MODEL, ORDER, START, as_numbers
 from fedtaper.engines.flower.federation import Federation
 from fedtaper.engines.flower.fields import FaultError
 from fedtaper.engines.flower.guard import MEASURED, Answer, checked_update, known_metrics
 from fedtaper.engines.flower.intake import Intake
+from fedtaper.engines.flower.memory import LostError, Stamps
 from fedtaper.engines.flower.roster import Roster, Site, answers
 from fedtaper.engines.flower.sizes import Sizes
 from fedtaper.experiment import Experiment
@@ -38,7 +40,7 @@ class GridEngine:
     """
 
     name = "flower"
-    capabilities = CAPABILITIES
+    capabilities = replace(CAPABILITIES, memory_at_sites=True)
 
     def __init__(
         self,
@@ -61,6 +63,11 @@ class GridEngine:
     def open(self, experiment: Experiment, state: State, options: Options) -> Session:
         """Get ready to move the state on."""
         if self.federation.buffer is not None:
+            if experiment.local.keeps == "run":
+                raise FedtaperError(
+                    f"{experiment.local!r} keeps a memory from round to round: leave out buffer, "
+                    "with which rounds overlap"
+                )
             from fedtaper.engines.flower.buffered import BufferedSession
 
             return BufferedSession(self, experiment, state)
@@ -90,6 +97,8 @@ class Session:
         self.dtype = np.dtype(np.float32 if self.network else np.float64)
         self.w = state.w[0].astype(self.dtype)
         self.memory = tuple(array[0].astype(self.dtype) for array in state.memory)
+        keeps = experiment.local.keeps == "run"
+        self.stamps = Stamps(experiment.num_clients, state) if keeps else None
         self.module: Any = None
         self.allowed = self._allowed()
         self.base: dict[int, Any] = {}  # what the sites sent in the base round of the challenges
@@ -201,10 +210,12 @@ class Session:
 
     def messages(self, sites: dict[int, Site]) -> dict[int, Message]:
         """One message per site; they share one copy of the model."""
-        model = wire.packed(self.w)
+        model = {MODEL: wire.packed(self.w)}
+        for i, value in enumerate(self.memory[: self.e.server.travels]):
+            model[f"{ALONG}-{i}"] = wire.packed(value)
         return {i: self._message(i, site, model) for i, site in sites.items()}
 
-    def _message(self, client: int, site: Site, model: ArrayRecord) -> Message:
+    def _message(self, client: int, site: Site, model: dict[str, ArrayRecord]) -> Message:
         """What a site is asked in this round: the model, the clock, its schedule."""
         k = self.state.round
         order: dict[str, Any] = {
@@ -217,7 +228,9 @@ class Session:
         }
         if self.federation.clipping_norm is not None:  # for Flower's clipping mods
             order["clipping_norm"] = float(self.federation.clipping_norm)
-        content = RecordDict({ORDER: ConfigRecord(order), MODEL: model})
+        if self.stamps is not None:
+            order |= {START: self.stamps.start(client), END: self.stamps.end(client, k)}
+        content = RecordDict({ORDER: ConfigRecord(order), **model})
         return Message(content, site.node, MessageType.TRAIN, ttl=self.federation.deadline + GRACE)
 
     def checked(self, i: int, reply: Message, k: int) -> Answer | None:
@@ -226,6 +239,9 @@ class Session:
         try:
             answer = checked_update(reply, self.w, name, k, schedule)
             unusual = self.sizes.look(i, answer.norm)
+        except LostError as lost:
+            self._lost_memory(k, i, str(lost))
+            return None
         except FaultError as fault:
             self.fault(k, i, "lost" if reply.has_error() else "rejected", str(fault))
             return None
@@ -237,13 +253,26 @@ class Session:
             self.roster.tell(k + 1, name, "ignored", f"metrics: {wrong}")
         return answer._replace(measured=measured)
 
+    def _lost_memory(self, k: int, client: int, why: str) -> None:
+        """The site cannot go on from its last update that counted: left out, or begun anew."""
+        if self.stamps is not None and self.federation.restart_memory:
+            self.stamps.forget(client)
+            why += "; it starts anew, without a memory, when it is asked next"
+        self.fault(k, client, "memory", why)
+
     def _step(self, intake: Intake) -> tuple[Any, dict[str, float]]:
         """The server rule's step on the weighted sum of the updates; the absent add nothing."""
         self.answered, self.notes = intake.count, {}
+        k, server, there = self.state.round, self.e.server, intake.there
         with np.errstate(over="ignore", invalid="ignore"):
-            intake.combined(self.e.server)
+            intake.combined(server)
             intake.add_noise(self.federation.noise_multiplier)
-            self.w, self.memory = self.e.server.step(self.w, intake.mean, self.memory)
+            mean = intake.mean
+            self.w, memory = server.step(self.w, mean, self.memory)
+            facts = taken_part(self.e, k, intake.weights * intake.scale, there)
+            self.memory = server.learn(mean, *facts, memory)
+        if self.stamps is not None:
+            self.stamps.counted(np.flatnonzero(there), k)
         return intake.norms, intake.measured()
 
     def _scores(self) -> dict[str, float]:
@@ -271,7 +300,7 @@ class Session:
                 self.federation.sites,
                 model.astype(self.dtype),
             )
-            packed = wire.packed(model)
+            packed = {MODEL: wire.packed(model)}
             sites = {i: here[names[i]] for i in clients if names[i] in here}
             asked = {i: self._message(i, site, packed) for i, site in sites.items()}
             for i, reply in answers(self.grid, asked, self.federation.deadline, model.nbytes):
@@ -289,6 +318,8 @@ class Session:
         """Bring the State up to date: it sees the very arrays held here."""
         self.state.w = self.w[None]
         self.state.memory = tuple(value[None] for value in self.memory)
+        if self.stamps is not None:
+            self.state.sites = self.stamps.saved()
 
     def close(self) -> None:
         """Nothing is held."""

@@ -32,6 +32,10 @@ class Source(Protocol):
         """The experiment; ``client`` where it is one site's, with its own data."""
         ...
 
+    def folder(self, site: str) -> Path | None:
+        """Where a simulated site keeps its memory; a real one names a folder of its own."""
+        ...
+
 
 @dataclass(frozen=True)
 class PickledSource:
@@ -51,6 +55,10 @@ class PickledSource:
         path = folder / "experiment"
         path.write_bytes(cloudpickle.dumps((experiment, federation)))
         return cls(str(path))
+
+    def folder(self, site: str) -> Path:
+        """Beside the file, for as long as the simulation lasts."""
+        return Path(self.path).parent / "memory" / site
 
     @cached_property
     def _loaded(self) -> tuple[Experiment, Federation]:
