@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtaper.experiment import ClientGroup
+from fedtaper.core.influence import ClientGroup
 from fedtaper.results import Run
 from fedtaper.storage import store
 

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtaper.core.checks import check_whole, one_of, per_client
-from fedtaper.core.errors import FedtaperError, warn
-from fedtaper.core.influence import (
-    ClientGroup,
-    Influence,
-    influence,
-    reference_client,
-)
-from fedtaper.core.participation import Chances, Participation, mean_shares
+from fedtaper.core.checks import check_whole, per_client
+from fedtaper.core.influence import ClientGroup, Influence, reference_client
+from fedtaper.core.participation import Chances, Participation
 from fedtaper.core.protocols import LocalRule, Problem, ServerRule, Unit
-from fedtaper.core.rules import Memoryless
 from fedtaper.core.schedules import step_sizes
+from fedtaper.experiment import checks, influences
 from fedtaper.rules import arrivals
 from fedtaper.rules.asynchronous import Asynchronous
 from fedtaper.rules.challenges import Challenges
@@ -31,7 +25,6 @@ from fedtaper.rules.server import Average
 from fedtaper.rules.staleness import Staleness, Undiscounted
 
 Array = NDArray[np.float64]
-CLOCKS = get_args(Unit)
 
 
 @dataclass(frozen=True)
@@ -96,112 +89,7 @@ class Experiment:
     names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        self._check_parts()
-        for name in ("local_steps", "participation"):
-            value = getattr(self, name)
-            if isinstance(value, (list, np.ndarray)):
-                object.__setattr__(self, name, tuple(np.asarray(value, dtype=object).tolist()))
-        if self.challenges is not None:
-            Challenges.check(self.challenges, self.num_clients)
-        check_whole("rounds", self.rounds)
-        check_whole("batch_size", self.batch_size)
-        check_whole("seed", self.seed, low=0)
-        if (self.local_steps is None) == (self.local_epochs is None):
-            raise FedtaperError("give either local_steps or local_epochs, and not both")
-        name = "local_epochs" if self.local_steps is None else "local_steps"
-        for value in np.atleast_1d(np.asarray(getattr(self, name), dtype=object)).tolist():
-            check_whole(name, value)
-        if self.clock is None:
-            own = self.problem.default_clock if self.local_epochs else "update"
-            object.__setattr__(self, "clock", own)
-        one_of("clock", self.clock, CLOCKS)
-        if self.clock == "epoch" and self.local_epochs is None:
-            raise FedtaperError('clock = "epoch" needs local_epochs in place of local_steps')
-        if self.average_over not in ("all", "present"):
-            raise FedtaperError(
-                f'average_over must be "all" or "present", not {self.average_over!r}'
-            )
-        if not np.any(self.rates > 0):
-            raise FedtaperError("no client ever takes part: participation is 0 for all of them")
-        self._check_arrivals()
-        self._check_names()
-        self._note_short_batches()
-
-    def _check_names(self) -> None:
-        if self.names is None:
-            return
-        names = tuple(map(str, self.names)) if isinstance(self.names, (tuple, list)) else ()
-        if len(names) != self.num_clients or len(set(names)) < len(names):
-            raise FedtaperError(
-                f"names must be {self.num_clients} different words, one per client, not "
-                f"{self.names!r:.80}"
-            )
-        object.__setattr__(self, "names", names)
-
-    def _note_short_batches(self) -> None:
-        short = np.flatnonzero(np.asarray(self.problem.sizes) < self.batch_size)
-        if len(short):
-            first = int(short[0])
-            more = f" (and {len(short) - 1} more)" if len(short) > 1 else ""
-            warn(
-                f"{self.name(first)}{more} holds {self.problem.sizes[first]} samples, fewer than "
-                f"batch_size {self.batch_size}: its batches are as short"
-            )
-
-    def _check_parts(self) -> None:
-        """Wrong kinds of problem, rules or schedules, found before anything else is looked at."""
-        self._check_rules()
-        if len(self.schedules) != self.num_clients:
-            raise FedtaperError(
-                f"{len(self.schedules)} schedules for {self.num_clients} clients; give one per "
-                "client, or a single one for all"
-            )
-        if self.local.receives != self.server.travels:
-            raise FedtaperError(
-                f"{type(self.local).__name__} and {type(self.server).__name__} do not fit: "
-                "Scaffold() needs server=Controlled(), and no other rule does"
-            )
-
-    def _check_rules(self) -> None:
-        parts: tuple[tuple[str, Any, type, str], ...] = (
-            ("local", self.local, LocalRule, "Sgd() or Proximal(mu=0.1)"),
-            ("server", self.server, ServerRule, "Average() or Adam()"),
-        )
-        for name, rule, kind, such in parts:
-            if isinstance(rule, type) or not isinstance(rule, kind):
-                raise FedtaperError(
-                    f"{name} must be a rule such as {such}, not {rule!r}; published methods are "
-                    "in ft.PRESETS, and a rule of your own subclasses ft.Memoryless"
-                )
-
-    def _check_arrivals(self) -> None:
-        if self.delays is not None:
-            object.__setattr__(self, "delays", as_delays(self.delays, self.num_clients))
-        if isinstance(self.staleness, type) or not isinstance(self.staleness, Staleness):
-            raise FedtaperError(
-                f"staleness must be such as Polynomial(0.5), not {self.staleness!r}"
-            )
-        for i in np.flatnonzero(self.rates == 0):
-            warn(f"client {i} never takes part (participation 0): it has no influence")
-        if not self.in_step and (self.average_over == "present" or self.local.keeps == "run"):
-            raise FedtaperError(
-                'late updates and clocks of one\'s own take average_over="all" and local rules '
-                "that keep nothing from round to round"
-            )
-        if self.asynchronous is None:
-            return
-        if not isinstance(self.asynchronous, Asynchronous):
-            raise FedtaperError(
-                f"asynchronous must be such as Asynchronous(buffer=3), not {self.asynchronous!r}"
-            )
-        self.asynchronous.check(self.num_clients)
-        if self.delays is not None:
-            raise FedtaperError("an asynchronous server has delays of its own: leave out delays")
-        if np.any(self.rates < 1):
-            raise FedtaperError(
-                "at an asynchronous server clients come and go by mean_on and mean_off: leave "
-                "participation = 1"
-            )
+        checks.prepare(self)
 
     @property
     def num_clients(self) -> int:
@@ -266,45 +154,7 @@ class Experiment:
         made = np.arange(a.shape[1])[:, None] < self.steps[None, :]
         return a if made.all() else a * made
 
-    def step_sums(self, first: int, last: int) -> Array:
-        """Sum of each client's step sizes in each of those rounds, (rounds, L)."""
-        return self.step_sizes(first, last).sum(axis=1)
-
-    def field_weights(self, n: ArrayLike) -> Array:
-        """What each client's mean field weighs in the ODE's right side at clock n, (..., L).
-
-        Server weight times participation times step sum, over the reference client's step
-        sum: (1/L) p_n for the plain mean. It is that of a round centred at n, so it needs no
-        table of rounds and serves any n, however far.
-        """
-        a = self._steps_around(n)
-        pace = self._steps_around(n, own=False).sum(axis=1)[:, self.reference, None]
-        return (self._raw(a) / pace).reshape(*np.shape(n), self.num_clients)
-
-    def _raw(self, a: Array) -> Array:
-        """What each client's mean field weighs in rounds with these step sizes, (rounds, L)."""
-        weights = self.server_weights(a.sum(axis=1))
-        counted = self.local.counts(a).sum(axis=1)
-        return self.local.influence(weights, self._taking(weights), counted) * self.server.gain
-
-    def _taking(self, weights: Array) -> Array:
-        """By how much participation changes each client's weight, (rounds, L)."""
-        if self.average_over == "all":
-            return np.broadcast_to(self.weighted_counts, weights.shape)
-        whole = weights.sum(axis=-1, keepdims=True)
-        return mean_shares(self.pattern, weights) * whole / weights
-
-    def local_drift(self, n: ArrayLike) -> Array:
-        """How far, in step sizes, a client's own updates have moved it when it updates, (..., L).
-
-        The mean over a round's updates, each counted by its step size, of the sum of the step
-        sizes before it: about half of the round's sum.
-        """
-        a = self._steps_around(n)
-        sums = a.sum(axis=1)
-        return ((sums - (a * a).sum(axis=1) / sums) / 2).reshape(*np.shape(n), self.num_clients)
-
-    def _steps_around(self, n: ArrayLike, own: bool = True) -> Array:
+    def steps_around(self, n: ArrayLike, own: bool = True) -> Array:
         """Step sizes of a round that is centred at clock n, (len(n), updates, L).
 
         A client with a clock of its own has seen its share of n.
@@ -314,6 +164,10 @@ class Experiment:
         if self.own_clock and own:
             return self._steps_at(self._clock_from(start[:, None] * self.counts))
         return self._steps_at(self._clock_from(start))
+
+    def step_sums(self, first: int, last: int) -> Array:
+        """Sum of each client's step sizes in each of those rounds, (rounds, L)."""
+        return self.step_sizes(first, last).sum(axis=1)
 
     def server_weights(self, step_sums: Array) -> Array:
         """The server's weight of each client in rounds with these step sums, (rounds, L)."""
@@ -385,15 +239,34 @@ class Experiment:
         """The client with the largest step sizes in the limit of those that take part."""
         return reference_client(self.schedules, self.counts)
 
+    def field_weights(self, n: ArrayLike) -> Array:
+        """What each client's mean field weighs in the ODE's right side at clock n, (..., L).
+
+        Server weight times participation times step sum, over the reference client's step
+        sum: (1/L) p_n for the plain mean.
+        """
+        return influences.field_weights(self, n)
+
+    @property
+    def limit_field_weights(self) -> Array:
+        """The limit of :meth:`field_weights`: (1/L) p for the plain mean, (L,)."""
+        return influences.limit_field_weights(self)
+
+    def local_drift(self, n: ArrayLike) -> Array:
+        """How far, in step sizes, a client's own updates have moved it when it updates, (..., L).
+
+        The mean over a round's updates, each counted by its step size, of the sum of the step
+        sizes before it: about half of the round's sum.
+        """
+        return influences.local_drift(self, n)
+
     def effective_influence(self, first: int, last: int) -> Array:
         """Effective influence in rounds first to last - 1 (counted from 0), (rounds, L).
 
         Server weight times participation times sum of step sizes, over the same of the
         reference client: what weighs the clients' mean fields in the ODE at finite n.
         """
-        middle = (np.arange(first, last) + 0.5) * self.period
-        raw = self._raw(self._steps_around(middle))
-        return raw / raw[:, self.reference, None]
+        return influences.effective_influence(self, first, last)
 
     @property
     def limit_influence(self) -> Array:
@@ -401,64 +274,12 @@ class Experiment:
         p = self.limit_field_weights / self.limit_field_weights[self.reference]
         return np.asarray(p, dtype=np.float64)
 
-    @property
-    def limit_field_weights(self) -> Array:
-        """The limit of :meth:`field_weights`: (1/L) p for the plain mean, (L,)."""
-        vanished = 1e-200  # stands for a vanishing step size, so that ratios stay defined
-        there = self.counts > 0 if np.any(self.counts > 0) else self.counts == 0
-        p = np.zeros(self.num_clients)
-        p[there] = influence([s for s, comes in zip(self.schedules, there, strict=True) if comes])
-        ratios = np.maximum(p, vanished) * self.steps
-        sums = np.asarray(ratios, dtype=np.float64)[None, :] / ratios[self.reference]
-        if self.own_clock:  # a client that comes at rate r is at clock r n
-            deltas = np.array([s.delta for s in self.schedules])
-            sums = sums * np.where(there, self.counts, 1.0) ** -deltas
-        weights = self.server_weights(sums)
-        plain = isinstance(self.local, Memoryless)
-        counted = sums if plain else sums * self._mean_gain
-        raw = self.local.influence(weights, self._taking(weights), counted)[0] * self.server.gain
-        return np.where(raw < 1e-150, 0.0, raw)
-
-    @property
-    def _mean_gain(self) -> Array:
-        """How much a round of equal steps counts, over the sum of the steps, (L,)."""
-        made = np.arange(int(self.steps.max()))[:, None] < self.steps[None, :]
-        even = made / self.steps
-        return self.local.counts(even[None]).sum(axis=1)[0]
-
     def influence(self, round: int | None = None) -> Influence:
         """Effective influence in one round (counted from 1; default the last), factors apart."""
         k = self.rounds if round is None else round
         check_whole("round", k)
-        a = self._steps_around([(k - 0.5) * self.period])
-        sums = a.sum(axis=1)
-        weights = self.server_weights(sums)
-        gain = self.local.counts(a).sum(axis=1)[0] / sums[0] * self.server.gain
-        plain = Influence(
-            step_size=sums[0] / self.steps,
-            local_steps=self.steps.astype(np.float64),
-            step_sum=sums[0],
-            server_weight=weights[0],
-            participation=self._taking(weights)[0],
-            reference=self.reference,
-            gain=gain,
-        )
-        if isinstance(self.local, Memoryless):
-            return plain
-        with np.errstate(divide="ignore", invalid="ignore"):
-            taking = self._raw(a)[0] / (plain.server_weight * plain.step_sum * gain)
-        return replace(plain, participation=taking)
+        return influences.in_round(self, k)
 
     def groups(self) -> list[ClientGroup]:
         """Clients that cannot be told apart by their influence, for tables and legends."""
-        effect, limit = self.influence(), self.limit_influence
-        found: dict[Any, list[int]] = {}
-        for i, schedule in enumerate(self.schedules):
-            factors = (effect.step_sum[i], effect.server_weight[i], effect.participation[i])
-            key = (schedule, *factors, effect.effective[i], limit[i])
-            found.setdefault(key, []).append(i)
-        names = self.names or ()
-        return [
-            ClientGroup(tuple(who), *key, tuple(names[i] for i in who if names))  # type: ignore[call-arg]
-            for key, who in found.items()
-        ]
+        return influences.groups(self)

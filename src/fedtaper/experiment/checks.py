@@ -1,0 +1,144 @@
+"""What an experiment refuses, and what it fills in, before anything is run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+
+from fedtaper.core.checks import check_whole, one_of
+from fedtaper.core.errors import FedtaperError, warn
+from fedtaper.core.protocols import LocalRule, ServerRule, Unit
+from fedtaper.rules.asynchronous import Asynchronous
+from fedtaper.rules.challenges import Challenges
+from fedtaper.rules.delays import as_delays
+from fedtaper.rules.staleness import Staleness
+
+if TYPE_CHECKING:
+    from fedtaper.experiment import Experiment
+
+CLOCKS = get_args(Unit)
+
+
+def prepare(e: Experiment) -> None:
+    """Check every setting, in the order in which later checks need the earlier ones."""
+    _check_rules(e)
+    _check_schedules(e)
+    for name in ("local_steps", "participation"):
+        value = getattr(e, name)
+        if isinstance(value, (list, np.ndarray)):
+            _set(e, name, tuple(np.asarray(value, dtype=object).tolist()))
+    if e.challenges is not None:
+        Challenges.check(e.challenges, e.num_clients)
+    check_whole("rounds", e.rounds)
+    check_whole("batch_size", e.batch_size)
+    check_whole("seed", e.seed, low=0)
+    _check_local_work(e)
+    _check_clock(e)
+    _check_participation(e)
+    _check_arrivals(e)
+    _check_names(e)
+    _note_short_batches(e)
+
+
+def _set(e: Experiment, name: str, value: Any) -> None:
+    object.__setattr__(e, name, value)
+
+
+def _check_rules(e: Experiment) -> None:
+    parts: tuple[tuple[str, Any, type, str], ...] = (
+        ("local", e.local, LocalRule, "Sgd() or Proximal(mu=0.1)"),
+        ("server", e.server, ServerRule, "Average() or Adam()"),
+    )
+    for name, rule, kind, such in parts:
+        if isinstance(rule, type) or not isinstance(rule, kind):
+            raise FedtaperError(
+                f"{name} must be a rule such as {such}, not {rule!r}; published methods are "
+                "in ft.PRESETS, and a rule of your own subclasses ft.Memoryless"
+            )
+
+
+def _check_schedules(e: Experiment) -> None:
+    if len(e.schedules) != e.num_clients:
+        raise FedtaperError(
+            f"{len(e.schedules)} schedules for {e.num_clients} clients; give one per "
+            "client, or a single one for all"
+        )
+    if e.local.receives != e.server.travels:
+        raise FedtaperError(
+            f"{type(e.local).__name__} and {type(e.server).__name__} do not fit: "
+            "Scaffold() needs server=Controlled(), and no other rule does"
+        )
+
+
+def _check_local_work(e: Experiment) -> None:
+    if (e.local_steps is None) == (e.local_epochs is None):
+        raise FedtaperError("give either local_steps or local_epochs, and not both")
+    name = "local_epochs" if e.local_steps is None else "local_steps"
+    for value in np.atleast_1d(np.asarray(getattr(e, name), dtype=object)).tolist():
+        check_whole(name, value)
+
+
+def _check_clock(e: Experiment) -> None:
+    if e.clock is None:
+        _set(e, "clock", e.problem.default_clock if e.local_epochs else "update")
+    one_of("clock", e.clock, CLOCKS)
+    if e.clock == "epoch" and e.local_epochs is None:
+        raise FedtaperError('clock = "epoch" needs local_epochs in place of local_steps')
+
+
+def _check_participation(e: Experiment) -> None:
+    if e.average_over not in ("all", "present"):
+        raise FedtaperError(f'average_over must be "all" or "present", not {e.average_over!r}')
+    if not np.any(e.rates > 0):
+        raise FedtaperError("no client ever takes part: participation is 0 for all of them")
+
+
+def _check_arrivals(e: Experiment) -> None:
+    if e.delays is not None:
+        _set(e, "delays", as_delays(e.delays, e.num_clients))
+    if isinstance(e.staleness, type) or not isinstance(e.staleness, Staleness):
+        raise FedtaperError(f"staleness must be such as Polynomial(0.5), not {e.staleness!r}")
+    for i in np.flatnonzero(e.rates == 0):
+        warn(f"client {i} never takes part (participation 0): it has no influence")
+    if not e.in_step and (e.average_over == "present" or e.local.keeps == "run"):
+        raise FedtaperError(
+            'late updates and clocks of one\'s own take average_over="all" and local rules '
+            "that keep nothing from round to round"
+        )
+    if e.asynchronous is None:
+        return
+    if not isinstance(e.asynchronous, Asynchronous):
+        raise FedtaperError(
+            f"asynchronous must be such as Asynchronous(buffer=3), not {e.asynchronous!r}"
+        )
+    e.asynchronous.check(e.num_clients)
+    if e.delays is not None:
+        raise FedtaperError("an asynchronous server has delays of its own: leave out delays")
+    if np.any(e.rates < 1):
+        raise FedtaperError(
+            "at an asynchronous server clients come and go by mean_on and mean_off: leave "
+            "participation = 1"
+        )
+
+
+def _check_names(e: Experiment) -> None:
+    if e.names is None:
+        return
+    names = tuple(map(str, e.names)) if isinstance(e.names, (tuple, list)) else ()
+    if len(names) != e.num_clients or len(set(names)) < len(names):
+        raise FedtaperError(
+            f"names must be {e.num_clients} different words, one per client, not {e.names!r:.80}"
+        )
+    _set(e, "names", names)
+
+
+def _note_short_batches(e: Experiment) -> None:
+    short = np.flatnonzero(np.asarray(e.problem.sizes) < e.batch_size)
+    if len(short):
+        first = int(short[0])
+        more = f" (and {len(short) - 1} more)" if len(short) > 1 else ""
+        warn(
+            f"{e.name(first)}{more} holds {e.problem.sizes[first]} samples, fewer than "
+            f"batch_size {e.batch_size}: its batches are as short"
+        )

@@ -1,0 +1,124 @@
+"""How much each client counts in an experiment: its step sizes and everything beside them.
+
+A client's mean field weighs server weight x participation x what its steps count in all, and
+effective influence is that over the reference client's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedtaper.core.influence import ClientGroup, Influence, influence
+from fedtaper.core.participation import mean_shares
+from fedtaper.core.rules import Memoryless
+
+if TYPE_CHECKING:
+    from fedtaper.experiment import Experiment
+
+Array = NDArray[np.float64]
+
+
+def field_weights(e: Experiment, n: ArrayLike) -> Array:
+    """What each client's mean field weighs in the ODE's right side at clock n, (..., L).
+
+    It is that of a round centred at n, so it needs no table of rounds and serves any n,
+    however far.
+    """
+    a = e.steps_around(n)
+    pace = e.steps_around(n, own=False).sum(axis=1)[:, e.reference, None]
+    return (_raw(e, a) / pace).reshape(*np.shape(n), e.num_clients)
+
+
+def _raw(e: Experiment, a: Array) -> Array:
+    """What each client's mean field weighs in rounds with these step sizes, (rounds, L)."""
+    weights = e.server_weights(a.sum(axis=1))
+    counted = e.local.counts(a).sum(axis=1)
+    return e.local.influence(weights, _taking(e, weights), counted) * e.server.gain
+
+
+def _taking(e: Experiment, weights: Array) -> Array:
+    """By how much participation changes each client's weight, (rounds, L)."""
+    if e.average_over == "all":
+        return np.broadcast_to(e.weighted_counts, weights.shape)
+    total = weights.sum(axis=-1, keepdims=True)
+    return mean_shares(e.pattern, weights) * total / weights
+
+
+def local_drift(e: Experiment, n: ArrayLike) -> Array:
+    """How far, in step sizes, a client's own updates have moved it when it updates, (..., L)."""
+    a = e.steps_around(n)
+    sums = a.sum(axis=1)
+    return ((sums - (a * a).sum(axis=1) / sums) / 2).reshape(*np.shape(n), e.num_clients)
+
+
+def effective_influence(e: Experiment, first: int, last: int) -> Array:
+    """Effective influence in rounds first to last - 1 (counted from 0), (rounds, L)."""
+    middle = (np.arange(first, last) + 0.5) * e.period
+    raw = _raw(e, e.steps_around(middle))
+    return raw / raw[:, e.reference, None]
+
+
+def limit_field_weights(e: Experiment) -> Array:
+    """The limit of :func:`field_weights`: (1/L) p for the plain mean, (L,)."""
+    vanished = 1e-200  # stands for a vanishing step size, so that ratios stay defined
+    there = e.counts > 0 if np.any(e.counts > 0) else e.counts == 0
+    p = np.zeros(e.num_clients)
+    p[there] = influence([s for s, comes in zip(e.schedules, there, strict=True) if comes])
+    ratios = np.maximum(p, vanished) * e.steps
+    sums = np.asarray(ratios, dtype=np.float64)[None, :] / ratios[e.reference]
+    if e.own_clock:  # a client that comes at rate r is at clock r n
+        deltas = np.array([s.delta for s in e.schedules])
+        sums = sums * np.where(there, e.counts, 1.0) ** -deltas
+    weights = e.server_weights(sums)
+    plain = isinstance(e.local, Memoryless)
+    counted = sums if plain else sums * _mean_gain(e)
+    raw = e.local.influence(weights, _taking(e, weights), counted)[0] * e.server.gain
+    return np.where(raw < 1e-150, 0.0, raw)
+
+
+def _mean_gain(e: Experiment) -> Array:
+    """How much a round of equal steps counts, over the sum of the steps, (L,)."""
+    made = np.arange(int(e.steps.max()))[:, None] < e.steps[None, :]
+    even = made / e.steps
+    return e.local.counts(even[None]).sum(axis=1)[0]
+
+
+def in_round(e: Experiment, round_: int) -> Influence:
+    """Effective influence in one round (counted from 1), factors apart."""
+    a = e.steps_around([(round_ - 0.5) * e.period])
+    sums = a.sum(axis=1)
+    weights = e.server_weights(sums)
+    gain = e.local.counts(a).sum(axis=1)[0] / sums[0] * e.server.gain
+    plain = Influence(
+        step_size=sums[0] / e.steps,
+        local_steps=e.steps.astype(np.float64),
+        step_sum=sums[0],
+        server_weight=weights[0],
+        participation=_taking(e, weights)[0],
+        reference=e.reference,
+        gain=gain,
+    )
+    if isinstance(e.local, Memoryless):
+        return plain
+    with np.errstate(divide="ignore", invalid="ignore"):
+        taking = _raw(e, a)[0] / (plain.server_weight * plain.step_sum * gain)
+    return replace(plain, participation=taking)
+
+
+def groups(e: Experiment) -> list[ClientGroup]:
+    """Clients that cannot be told apart by their influence."""
+    effect, limit = e.influence(), e.limit_influence
+    found: dict[Any, list[int]] = {}
+    for i, schedule in enumerate(e.schedules):
+        factors = (effect.step_sum[i], effect.server_weight[i], effect.participation[i])
+        key = (schedule, *factors, effect.effective[i], limit[i])
+        found.setdefault(key, []).append(i)
+    names = e.names or ()
+    return [
+        ClientGroup(tuple(who), *key, tuple(names[i] for i in who if names))  # type: ignore[call-arg]
+        for key, who in found.items()
+    ]
