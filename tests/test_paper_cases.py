@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedtaper as ft
-from fedtaper.paper.regression import PAPER_STEP, case_2, case_3
+from fedtaper.paper.regression_cases import PAPER_STEP, case_2, case_3
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedtaper.core.errors.StabilityWarning")
 

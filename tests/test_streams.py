@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedtaper as ft
-from fedtaper.problems.streams import block_length, gauss_markov
+from fedtaper.problems.gauss_markov import block_length, gauss_markov
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.99])

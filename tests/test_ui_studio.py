@@ -65,7 +65,7 @@ def test_influence_sliders_give_exactly_the_influence(page):
 
 
 def test_presets_are_the_papers(page):
-    from fedtaper.paper.regression import case_2, case_3
+    from fedtaper.paper.regression_cases import case_2, case_3
 
     offered = page.get("/api/studio").json()
     with warnings.catch_warnings():

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from fedtaper.problems.eeg import SeizureDetection
     from fedtaper.problems.images import ImageClassification
     from fedtaper.problems.linear import LinearRegression
+    from fedtaper.problems.moving import MovingRegression
     from fedtaper.problems.normalisation import groupnorm
-    from fedtaper.problems.streams import MovingRegression, RegressionStream
+    from fedtaper.problems.streams import RegressionStream
     from fedtaper.results import Divergence, Run
     from fedtaper.rules.asynchronous import Asynchronous, Duration
     from fedtaper.rules.behaviours import After, Copies, Idle, Noise, Recognises, Tapers
@@ -123,7 +124,7 @@ _WHERE = {  # public name: the module that it is imported from when it is first 
     "Median": "fedtaper.rules.robust",
     "Memoryless": "fedtaper.core.rules",
     "Momentum": "fedtaper.rules.momentum",
-    "MovingRegression": "fedtaper.problems.streams",
+    "MovingRegression": "fedtaper.problems.moving",
     "Noise": "fedtaper.rules.behaviours",
     "NoiseSums": "fedtaper.theory.noise",
     "Normalised": "fedtaper.rules.server",

@@ -156,7 +156,7 @@ def demo(
 
 def demo_experiments() -> dict[str, Experiment]:
     """The three cases, and three baselines with constant and with tapering steps."""
-    from fedtaper.paper.regression import PAPER_STEP, case_2, case_3
+    from fedtaper.paper.regression_cases import PAPER_STEP, case_2, case_3
     from fedtaper.problems.linear import LinearRegression
 
     def make(schedules: Any, preset: str = "fedavg") -> Experiment:

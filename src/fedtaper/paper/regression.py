@@ -1,7 +1,7 @@
 """Claims R1 to R9: everything in the paper that is about linear regression.
 
 Each judge says in its Claim what it measures and what would refute it. Numbers come from
-ten problems (fresh data each) and many seeds on each; the tolerances are those below.
+ten problems (fresh data each) and many seeds on each; ``regression_cases.py`` has the tolerances.
 """
 
 from __future__ import annotations
@@ -16,70 +16,27 @@ from fedtaper.core.influence import influence
 from fedtaper.core.schedules import Constant, Power, Schedule
 from fedtaper.paper import regression_figures as figures
 from fedtaper.paper.claim import Check, Claim, Outcome, Study, Verdict
-from fedtaper.paper.ensemble import (
-    LOCAL_STEPS,
-    PAPER_STEP,
-    PROBLEMS,
-    ROUNDS,
-    Ensemble,
-    Setting,
-    ensemble,
+from fedtaper.paper.ensemble import PROBLEMS, Ensemble, Setting, ensemble
+from fedtaper.paper.regression_cases import (
+    BASELINES,
+    DELTAS,
+    HORIZON,
+    LITERAL,
+    NEAR,
+    SETTLED,
+    STABLE,
+    case_2,
+    case_3,
+    outcome,
+    settings,
 )
+from fedtaper.paper.regression_grids import judge_level, judge_r5, judge_r8
 from fedtaper.paper.statistics import above, below, nearly_all
 from fedtaper.theory.forecast import fades, forecast
 
 Array = NDArray[np.float64]
-NEAR = 0.05  # distance to the optimum that counts as there, equal steps
-NEAR_UNEQUAL = 0.15  # the same where influences still move
-SETTLED = 0.8  # late error over the error of rounds 501-1000; theory says about 0.5
-SAME_W = (("true_w", (1.001, 0.998, 0.997)),)
-SPREADS = (5.0, 10.0, 15.0, 20.0, 25.0)
-SIGMAS = (5.0, 10.0, 15.0, 20.0, 25.0)
-SNRS = (25.0, 20.0, 15.0, 10.0, 5.0)
-PERIODS = (2, 5, 10)
-DELTAS = (0.76, 0.825, 0.9, 0.975, 1.0)
-BASELINES = ("fedavg", "fedprox", "fednova")
-LITERAL, STABLE = 0.1, (0.07, 0.05, 0.01)
-HORIZON = ROUNDS * LOCAL_STEPS
+NEAR_UNEQUAL = 0.15  # distance to the optimum that counts as there, where influences still move
 FAR = 1e18  # where the ODE is asked for the limit itself
-
-
-def case_2(c: float = 1.0) -> tuple[Schedule, ...]:
-    """Clients 0 and 1 taper slowly, the other eight as c / n (the paper: c = 1)."""
-    return (PAPER_STEP, Power(0.05, 0.76), *[Power(c, 1.0)] * 8)
-
-
-def case_3(c: float = 0.1) -> tuple[Schedule, ...]:
-    """Client 0 tapers slowly, the other nine as c / n (the paper: c = 0.1)."""
-    return (PAPER_STEP, *[Power(c, 1.0)] * 9)
-
-
-def grid(kind: str) -> dict[tuple[float, int], Setting]:
-    """Settings of one heterogeneity grid, by (level, N)."""
-    if kind == "spread":  # level 0: all spreads 5; level 1: drawn from the five
-        return {
-            (float(mixed), n): Setting(
-                local_steps=n, problem=SAME_W, spreads=SPREADS if mixed else ()
-            )
-            for mixed in (False, True)
-            for n in PERIODS
-        }
-    levels = SIGMAS if kind == "sigma_w" else SNRS
-    fixed = () if kind == "sigma_w" else SAME_W
-    name = "sigma_w" if kind == "sigma_w" else "snr_db"
-    default = {"sigma_w": 5.0, "snr_db": 10.0}[name]  # left out: the cell is shared with others
-    return {
-        (level, n): Setting(
-            local_steps=n, problem=fixed if level == default else (*fixed, (name, level))
-        )
-        for level in levels
-        for n in PERIODS
-    }
-
-
-def run_grid(study: Study, kind: str) -> dict[tuple[float, int], Ensemble]:
-    """Every cell of a grid."""
-    return {key: ensemble(study, setting) for key, setting in grid(kind).items()}
 
 
 def judge_r1(study: Study) -> Outcome:
@@ -192,87 +149,6 @@ def judge_r4(study: Study) -> Outcome:
     return outcome(study, checks, summary, nearest, (figures.deltas(study, found),))
 
 
-def judge_r5(study: Study) -> Outcome:
-    """Feature spreads."""
-    cells = run_grid(study, "spread")
-    same = {n: cells[0.0, n] for n in PERIODS}
-    mixed = {n: cells[1.0, n] for n in PERIODS}
-    checks = (
-        *(
-            above(
-                f"rounds to arrive, mixed / equal, N = {n}", mixed[n].arrival / same[n].arrival, 1
-            )
-            for n in PERIODS
-        ),
-        *(
-            above(f"late wobble, mixed / equal, N = {n}", mixed[n].wobble / same[n].wobble, 1)
-            for n in PERIODS
-        ),
-        *(
-            nearly_all(f"final error below {NEAR}, N = {n}", mixed[n].final_error < NEAR)
-            for n in PERIODS
-        ),
-        *(below(f"late / middle error, N = {n}", mixed[n].settling, SETTLED) for n in PERIODS),
-    )
-    peak = max(float(np.max(mixed[n].curves["error"][1])) for n in PERIODS)
-    summary = (
-        f"Slower: it stays within {NEAR} from round {np.median(mixed[5].arrival):.0f} on, against "
-        f"{np.median(same[5].arrival):.0f}, after a climb to {peak:.0e}; the late wobble is "
-        f"{checks[4].value:.1f} times as large, and the error still falls to "
-        f"{np.median(mixed[5].final_error):.4f}."
-    )
-    return outcome(study, checks, summary, "the paper's own setting", figures.spreads(study, cells))
-
-
-def judge_level(study: Study, kind: str) -> Outcome:
-    """R6 and R7: the error (R6) or the wobble (R7) grows along the levels; it still converges."""
-    cells = run_grid(study, kind)
-    levels = SIGMAS if kind == "sigma_w" else SNRS
-    measure = "late error" if kind == "sigma_w" else "late wobble"
-
-    def number(cell: Ensemble) -> Array:
-        return cell.late_error if kind == "sigma_w" else cell.wobble
-
-    unit = "sigma_w {:g}" if kind == "sigma_w" else "{:g} dB"
-    rising = tuple(
-        above(
-            f"{measure}, {unit.format(b)} / {unit.format(a)}, N = {n}",
-            number(cells[b, n]) / number(cells[a, n]),
-            1,
-        )
-        for n in PERIODS
-        for a, b in pairwise(levels)
-    )
-    worst = levels[-1]
-    end = f"late / middle error, {unit.format(worst)}, N = "
-    still = tuple(below(f"{end}{n}", cells[worst, n].settling, SETTLED) for n in PERIODS)
-    ends = [float(np.median(number(cells[level, 5]))) for level in (levels[0], worst)]
-    summary = (
-        f"At N = 5 the {measure} goes from {ends[0]:.2g} ({unit.format(levels[0])}) to "
-        f"{ends[1]:.2g} ({unit.format(worst)}), and there the error of the last 500 rounds is "
-        f"still {still[1].value:.2f} of that of rounds 501-1000."
-    )
-    names = figures.levels(study, kind, cells, levels)
-    return outcome(study, rising + still, summary, "the paper's own setting", names)
-
-
-def judge_r8(study: Study) -> Outcome:
-    """N against oscillation, in all three grids."""
-    cells = {kind: run_grid(study, kind) for kind in ("spread", "sigma_w", "snr")}
-    checks = []
-    for kind, found in cells.items():
-        for level in sorted({level for level, _ in found}):
-            ratio = found[level, 10].wobble / found[level, 2].wobble
-            checks.append(below(f"late wobble, N = 10 / N = 2, {kind} {level:g}", ratio, 1))
-    middle = float(np.median([check.value for check in checks]))
-    summary = (
-        f"With N = 10 the late wobble is {middle:.2f} of that with N = 2 (median of "
-        f"{len(checks)} settings): at the same round the clock is further on and steps are smaller."
-    )
-    name = figures.periods(study, cells)
-    return outcome(study, tuple(checks), summary, "the paper's own setting", (name,))
-
-
 def judge_r9(study: Study) -> Outcome:
     """Baselines, constant and tapering."""
     tapering = {b: ensemble(study, Setting(preset=b)) for b in BASELINES}
@@ -305,19 +181,6 @@ def judge_r9(study: Study) -> Outcome:
         "constant steps of 0.07, 0.05 and 0.01 oscillate for ever; all three settle with tapering"
     )
     return outcome(study, bounded + oscillates + converges, summary, nearest, names)
-
-
-def outcome(
-    study: Study, checks: tuple[Check, ...], summary: str, nearest: str, names: tuple[str, ...]
-) -> Outcome:
-    """Reproduced when every check passed."""
-    verdict: Verdict = "reproduced" if all(c.passed for c in checks) else "not-with-these-settings"
-    return Outcome(verdict, summary, checks, nearest, names, settings(study))
-
-
-def settings(study: Study) -> dict[str, int]:
-    """What all regression claims share."""
-    return {"problems": PROBLEMS, "seeds": study.seeds, "rounds": ROUNDS, "horizon_n": HORIZON}
 
 
 CLAIMS = (

@@ -1,11 +1,6 @@
-"""Regression on data that arrives as it is needed: fresh, correlated in time, or moving.
+"""Regression on data that arrives as it is needed: fresh, or correlated in time.
 
-A client's features are a Gauss-Markov process, x_{t+1} = rho x_t + sqrt(1 - rho^2) e_t. Any
-stretch of it can be computed by itself, from (seed, client, place), so a run does not depend on
-the engine, on batching over seeds or on a resume. The process is cut into blocks; the values at
-the ends of a block are drawn first and the rest is filled in by halving, each value from its
-conditional law given the two neighbours. Blocks are so long that their ends are independent to
-one part in 1e8.
+A client's features are a Gauss-Markov process (``gauss_markov.py``).
 """
 
 from __future__ import annotations
@@ -17,69 +12,20 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fedtaper.core import draws
 from fedtaper.core.checks import check_whole, per_client
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import ProblemKind, Unit
-from fedtaper.problems.quadratic import Moments, Quadratic, equilibrium
+from fedtaper.problems.gauss_markov import block_length, gauss_markov
+from fedtaper.problems.quadratic import Moments, Quadratic
 
 Array = NDArray[np.float64]
 Batch = tuple[Array, Array]
 LARGEST_RHO = 0.9999
-SHORTEST_BLOCK = 64
-_INDEPENDENT = 1e-8
 _DATA, _FIRST_MODEL, _SAMPLE = 1, 2, 12  # places of the draws
 _EVERY = 4096  # samples to look at
-
-
-def block_length(rho: float) -> int:
-    """How long a block is: a power of 2 after which the process has forgotten its past."""
-    length = SHORTEST_BLOCK
-    while rho**length > _INDEPENDENT:
-        length *= 2
-    return length
-
-
-def normal_table(key: Any, rows: NDArray[np.int64], columns: int) -> Array:
-    """Standard normal numbers of a block, one row for each given place."""
-    with np.errstate(over="ignore"):
-        j = rows.astype(np.uint64)[:, None] * np.uint64(columns) + np.arange(
-            columns, dtype=np.uint64
-        )
-        place = draws.normal_place(key, j)
-        first, second = draws.mix(place), draws.mix(place + draws.GOLDEN)
-    u, v = ((h >> np.uint64(11)).astype(np.float64) * 2.0**-53 for h in (first, second))
-    return np.asarray(np.sqrt(-2.0 * np.log1p(-u)) * np.cos(2.0 * np.pi * v))
-
-
-def gauss_markov(seed: int, client: int, block: int, rho: float, columns: int) -> Array:
-    """One block of a client's process: ``columns - 1`` correlated columns, and one of noise.
-
-    >>> x = np.concatenate([gauss_markov(0, 0, k, 0.9, 2) for k in range(200)])[:, 0]
-    >>> bool(abs(np.corrcoef(x[:-1], x[1:])[0, 1] - 0.9) < 0.01)
-    True
-    """
-    length = block_length(rho)
-    with np.errstate(over="ignore"):
-        here, after = (
-            draws.stream_key(np.uint64(seed), np.uint64(client), np.uint64(k))
-            for k in (block, block + 1)
-        )
-    z = normal_table(here, np.arange(length), columns)
-    x = np.concatenate([z, normal_table(after, np.zeros(1, dtype=np.int64), columns)])
-    process = x[:, :-1]
-    gap = length
-    while gap > 1:
-        half = gap // 2
-        r = rho**half
-        middle = slice(half, length, gap)
-        process[middle] = r / (1 + r * r) * (process[:length:gap] + process[gap::gap]) + (
-            math.sqrt((1 - r * r) / (1 + r * r)) * process[middle]
-        )
-        gap = half
-    return x[:length]
 
 
 @dataclass(frozen=True)
@@ -269,135 +215,3 @@ def batch_gradient(w: Array, batch: Batch) -> Array:
     """Mean over the batch of x (x'w - y)."""
     x, y = batch
     return np.asarray(x.T @ (x @ w - y) / len(y))
-
-
-@dataclass(frozen=True)
-class MovingRegression:
-    """A stream whose true parameters move: slowly, at once, or both.
-
-    No step size that tapers to 0 follows a target for ever, and there is no equilibrium to
-    reach: :meth:`error` is the distance to where w*(p_n) stands in each round.
-
-    Args:
-        stream: what moves.
-        drift: how far a client's true parameters move per round, each in a direction of its
-            own: one, or one for each.
-        change_round: before which round (counted from 1) the parameters change at once.
-        change: how far they then move, in a new direction: one, or one for each.
-        seed: of the directions.
-
-    >>> moving = MovingRegression(RegressionStream(num_clients=2), change_round=11, change=3.0)
-    >>> w = moving.targets(9, 11)
-    >>> np.linalg.norm(w[1] - w[0], axis=-1).round(9)
-    array([3., 3.])
-    """
-
-    stream: RegressionStream
-    drift: float | tuple[float, ...] = 0.0
-    change_round: int | None = None
-    change: float | tuple[float, ...] = 0.0
-    seed: int = 0
-    kind: ClassVar[ProblemKind] = "moving"
-    default_clock: ClassVar[Unit] = "update"
-
-    def __post_init__(self) -> None:
-        for name in ("drift", "change"):
-            value = getattr(self, name)
-            if isinstance(value, (list, np.ndarray)):
-                object.__setattr__(self, name, tuple(np.asarray(value).tolist()))
-            per_client(name, getattr(self, name), self.num_clients, low=0)
-        check_whole("seed", self.seed, low=0)
-        if self.change_round is not None:
-            check_whole("change_round", self.change_round)
-        elif np.any(np.asarray(self.change) != 0):
-            raise FedtaperError("a change needs its round: give change_round")
-
-    @property
-    def num_clients(self) -> int:
-        """How many clients (L)."""
-        return self.stream.num_clients
-
-    @property
-    def dim(self) -> int:
-        """Features of a sample (d)."""
-        return self.stream.dim
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """The nominal number of samples of each client."""
-        return self.stream.sizes
-
-    @property
-    def curvature(self) -> Array:
-        """Each client's largest curvature: the features do not move."""
-        return self.stream.curvature
-
-    @property
-    def rhos(self) -> Array:
-        """Each client's rho."""
-        return self.stream.rhos
-
-    @property
-    def spreads(self) -> Array:
-        """Each client's feature spread."""
-        return self.stream.spreads
-
-    @property
-    def noise(self) -> Array:
-        """Standard deviation of each client's noise."""
-        return self.stream.noise
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Samples in a block of each client's process."""
-        return self.stream.lengths
-
-    @cached_property
-    def _directions(self) -> Array:
-        """Unit vectors of the drift and of the change, (2, L, d)."""
-        rng = draws.generator(self.seed, _DATA, 99)
-        v = rng.normal(size=(2, self.num_clients, self.dim))
-        return np.asarray(v / np.linalg.norm(v, axis=-1, keepdims=True))
-
-    def targets(self, first: int, last: int) -> Array:
-        """The true parameters in rounds first to last - 1 (counted from 0), (rounds, L, d)."""
-        drift = per_client("drift", self.drift, self.num_clients)[:, None] * self._directions[0]
-        rounds = np.arange(first, last)[:, None, None]
-        w = self.stream.client_w + rounds * drift
-        if self.change_round is None:
-            return np.asarray(w)
-        change = per_client("change", self.change, self.num_clients)[:, None]
-        return np.asarray(w + (rounds >= self.change_round - 1) * change * self._directions[1])
-
-    def initial(self, seed: int) -> Array:
-        """The shared model before round 1."""
-        return self.stream.initial(seed)
-
-    def batches(self, e: Any, seed: int, client: int, round_: int) -> Iterator[Batch]:
-        """The next samples of the client's stream, (x, y) for each local update."""
-        w = self.targets(round_, round_ + 1)[0, client]
-        return stream_batches(self.stream, w, e, seed, client, round_)
-
-    def every_sample(self, client: int) -> Batch:
-        """Independent samples of the first round's population."""
-        return self.stream.every_sample(client)
-
-    def gradient(self, client: int, w: Array, batch: Batch) -> Array:
-        """Mean over the batch of x (x'w - y)."""
-        return batch_gradient(w, batch)
-
-    def metrics(self, w: Array, p_n: Array, p: Array) -> dict[str, Array]:
-        """Nothing: what a model is worth depends on the round (see :meth:`error`)."""
-        return {}
-
-    def equilibrium_at(self, p: ArrayLike, round_: ArrayLike) -> Array:
-        """Where w*(p) stands in a round, or in each of several (counted from 1): (..., d)."""
-        rounds = np.atleast_1d(np.asarray(round_, dtype=np.int64))
-        w = np.concatenate([self.targets(k - 1, k) for k in rounds.tolist()])
-        found = equilibrium(population_moments(self.stream, w), np.broadcast_to(p, w.shape[:2]))
-        return found.reshape(*np.shape(round_), self.dim)
-
-    def error(self, run: Any) -> Array:
-        """Distance of a run's models to w*(p_n) of their round: one value per recorded round."""
-        p_n = np.concatenate([run.experiment.effective_influence(k - 1, k) for k in run.round])
-        return np.asarray(np.linalg.norm(run.w - self.equilibrium_at(p_n, run.round), axis=-1))

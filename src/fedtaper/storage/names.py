@@ -19,7 +19,7 @@ def import_path(thing: Any) -> str:
 
     >>> from fedtaper.core.schedules import Power
     >>> import_path(Power), import_path(Power(0.1, 0.8))
-    ('fedtaper.core.schedules:Power', 'fedtaper.core.schedules:Power')
+    ('fedtaper.core.tapers:Power', 'fedtaper.core.tapers:Power')
     """
     # a class or function has a qualified name, an object its class's
     named = thing if isinstance(thing, type) or hasattr(thing, "__qualname__") else type(thing)

@@ -60,7 +60,7 @@ COORDINATES = 3  # of the model that are drawn
 
 def presets() -> dict[str, dict[str, Any]]:
     """The paper's cases, and a constant step size, as settings of the sliders."""
-    from fedtaper.paper.regression import PAPER_STEP, case_2, case_3
+    from fedtaper.paper.regression_cases import PAPER_STEP, case_2, case_3
 
     cases: dict[str, tuple[Schedule, ...]] = {
         "Case 1: all clients alike": (PAPER_STEP,) * 10,

@@ -10,7 +10,6 @@ another.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,46 +19,10 @@ from torch.nn.functional import cross_entropy
 
 from fedtaper.core.errors import warn
 from fedtaper.engines.cuda import stacked
-from fedtaper.problems.network import augmented
+from fedtaper.engines.cuda.batches import RoundBatches, prepared
+from fedtaper.engines.cuda.layout import Layout
 
 WARM_UP = 3
-
-
-@dataclass(frozen=True)
-class Layout:
-    """A network's trained parameters as one vector, in their order, and apart."""
-
-    names: tuple[str, ...]
-    shapes: tuple[torch.Size, ...]
-
-    @classmethod
-    def of(cls, module: torch.nn.Module) -> Layout:
-        """The layout of a network."""
-        named = [(n, p.shape) for n, p in module.named_parameters() if p.requires_grad]
-        return cls(tuple(n for n, _ in named), tuple(shape for _, shape in named))
-
-    def empty(
-        self, device: str, dtype: torch.dtype, clients: int | None = None
-    ) -> list[torch.Tensor]:
-        """Room for the parameters, of many clients or one, convolutions channels-last."""
-        many = () if clients is None else (clients,)
-        out = []
-        for shape in self.shapes:
-            last = len(shape) == 4
-            stored = (shape[0], *shape[2:], shape[1]) if last else shape
-            room = torch.zeros((*many, *stored), device=device, dtype=dtype)
-            out.append(room.movedim(-1, len(many) + 1) if last else room)
-        return out
-
-    def parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """The parameters as views of the vector."""
-        pieces = flat.split([shape.numel() for shape in self.shapes])
-        return [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
-
-    @staticmethod
-    def flat(parts: list[torch.Tensor]) -> torch.Tensor:
-        """The vector of the parameters."""
-        return torch.cat([part.reshape(-1) for part in parts])
 
 
 class ChannelsLastNorm(torch.nn.GroupNorm):
@@ -96,27 +59,6 @@ def client_step(module: torch.nn.Module, names: tuple[str, ...], local: Any) -> 
     return step
 
 
-def normalised(x: torch.Tensor, scale: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """Bytes (samples, height, width, channels) as float images, channels-last."""
-    mean, deviation = scale
-    return ((x.float() / 255 - mean) / deviation).permute(0, 3, 1, 2)
-
-
-def prepared(
-    images: Any, labels: Any, scale: Any, index: Any, share: Any, flip: Any, angle: Any, a: Any,
-    t: Any, active: int, augment: bool, dtype: torch.dtype,
-) -> tuple[Any, ...]:  # fmt: skip
-    """The active clients' mini-batches of step t: images, labels, shares, step sizes."""
-    index, share, flip, angle, a = (
-        tensor.index_select(0, t)[0, :active] for tensor in (index, share, flip, angle, a)
-    )
-    x = normalised(images[index.reshape(-1)], scale)
-    if augment:
-        x = augmented(x, flip.reshape(-1), angle.reshape(-1))
-    x = x.to(dtype).contiguous(memory_format=torch.channels_last)
-    return x, labels[index], share, a[:, 0]
-
-
 _COMPILED: dict[Any, Callable[..., Any]] = {}
 
 
@@ -131,33 +73,6 @@ def compile_once(key: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         torch._dynamo.config.recompile_limit = 64  # one for each shape and type
         _COMPILED[key] = torch.compile(function, dynamic=False)
     return _COMPILED[key]
-
-
-@dataclass(frozen=True)
-class RoundBatches:
-    """The mini-batches of some clients in one round, (steps, clients, batch)."""
-
-    index: torch.Tensor
-    share: torch.Tensor  # 1 / batch for a real sample, 0 for padding
-    flip: torch.Tensor
-    angle: torch.Tensor
-
-
-def round_batches(e: Any, members: Any, seed: int, round_: int) -> RoundBatches:
-    """Counted by (seed, client, round), as everywhere; indices are into the training set."""
-    shape = (int(e.steps.max()), len(members), e.batch_size)
-    index = np.zeros(shape, dtype=np.int64)
-    share = np.zeros(shape, dtype=np.float32)
-    flip, angle = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=np.float32)
-    for slot, i in enumerate(members.tolist()):
-        found = e.problem.batches(e, seed, i, round_)
-        steps = len(found)
-        index[:steps, slot] = e.problem.places[i][found.index]
-        real = np.arange(e.batch_size) < found.size[:, None]
-        share[:steps, slot] = real / found.size[:, None]
-        if found.flip is not None:
-            flip[:steps, slot], angle[:steps, slot] = found.flip, found.angle
-    return RoundBatches(*(torch.from_numpy(array) for array in (index, share, flip, angle)))
 
 
 class PerClientSteps:

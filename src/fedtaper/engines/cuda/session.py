@@ -20,16 +20,9 @@ from torch.nn.functional import cross_entropy
 from fedtaper.core.errors import FedtaperError, warn
 from fedtaper.core.protocols import Block, Capabilities, Options, State
 from fedtaper.engines import KEEP_DIM, cpu
-from fedtaper.engines.cuda.captured_steps import (
-    Layout,
-    RoundBatches,
-    Slots,
-    channels_last,
-    compile_once,
-    network_of,
-    normalised,
-    round_batches,
-)
+from fedtaper.engines.cuda.batches import RoundBatches, normalised, round_batches
+from fedtaper.engines.cuda.captured_steps import Slots, channels_last, compile_once, network_of
+from fedtaper.engines.cuda.layout import Layout
 from fedtaper.engines.cuda.stacked import can_stack
 from fedtaper.experiment import Experiment
 from fedtaper.problems.images import ImageClassification
