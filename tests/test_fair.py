@@ -8,8 +8,8 @@ from scipy.optimize import minimize
 
 import fedtaper as ft
 from fedtaper.outcomes.equilibria import equilibrium, minimiser, sensitivity
-from fedtaper.outcomes.goals import GOALS, Proportional, QFair, Tilt
 from fedtaper.outcomes.losses import losses_of
+from fedtaper.rules.goals import GOALS, Proportional, QFair, Tilt
 
 torch = pytest.importorskip("torch")
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fedtaper.core.participation import Exactly
     from fedtaper.core.patterns import Cyclic, Listed, OnOff
     from fedtaper.core.rules import Memoryless, PlainServer, Remembering
+    from fedtaper.core.scaled import Scaled
     from fedtaper.core.schedules import Constant, Cosine, Piecewise, Power, Shaped, WarmUp
     from fedtaper.engines.flower.federation import Federation, Task
     from fedtaper.experiment import Experiment
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from fedtaper.rules.robust import Clipped, Median, Trimmed
     from fedtaper.rules.server import Adagrad, Adam, Average, AverageMomentum, Normalised, Yogi
     from fedtaper.rules.staleness import Hinge, Polynomial, Undiscounted
+    from fedtaper.rules.steering import Looks, Steering
     from fedtaper.show.report import report
     from fedtaper.simulation.drive import run
     from fedtaper.simulation.jobs import run_many
@@ -147,10 +149,13 @@ _WHERE = {  # public name: the module that it is imported from when it is first 
     "Scaffold": "fedtaper.rules.control",
     "SeizureDetection": "fedtaper.problems.eeg",
     "Sgd": "fedtaper.rules.local",
+    "Scaled": "fedtaper.core.scaled",
     "Shaped": "fedtaper.core.schedules",
     "Stability": "fedtaper.theory.stability",
     "StabilityWarning": "fedtaper.core.errors",
     "Steered": "fedtaper.outcomes.steer",
+    "Steering": "fedtaper.rules.steering",
+    "Looks": "fedtaper.rules.steering",
     "Tapers": "fedtaper.rules.behaviours",
     "Task": "fedtaper.engines.flower.federation",
     "Tracking": "fedtaper.theory.tracking",
@@ -253,6 +258,7 @@ __all__ = [
     "LinearRegression",
     "Listed",
     "Log",
+    "Looks",
     "Median",
     "Memoryless",
     "Momentum",
@@ -276,12 +282,14 @@ __all__ = [
     "Remembering",
     "Run",
     "Scaffold",
+    "Scaled",
     "SeizureDetection",
     "Sgd",
     "Shaped",
     "Stability",
     "StabilityWarning",
     "Steered",
+    "Steering",
     "Tapers",
     "Task",
     "Tracking",

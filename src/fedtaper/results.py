@@ -13,6 +13,7 @@ from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import as_network, is_network
 from fedtaper.experiment import Experiment
 from fedtaper.rules.challenges import Answers
+from fedtaper.rules.steering import Looks, scales
 
 Array = NDArray[np.float64]
 
@@ -46,6 +47,8 @@ class Run:
         update_norms: size of each client's update, (rounds, L); 0 where it was absent.
         updates: the updates themselves, (rounds, L, dim), where they were asked for.
         challenges: the answers to challenges, where the experiment has some.
+        looks: what a controller saw and gave, where the experiment is steered. The
+            ``experiment`` then has the scales as they were moved.
         diverged: the seeds that diverged; their later rounds are NaN (one
             seed: cut off).
         engine, seconds: which engine, and how long it took.
@@ -71,6 +74,7 @@ class Run:
     path: Path | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
     model: Array | None = None
+    looks: Looks | None = None
 
     def __repr__(self) -> str:
         ends = f", {len(self.diverged)} diverged" if self.diverged else ""
@@ -88,6 +92,11 @@ class Run:
         if not self.w.shape[-2]:
             raise FedtaperError("the run diverged in its first round: there is no model")
         return self.w[..., -1, :]
+
+    @property
+    def scales(self) -> Array:
+        """What every client's scale was multiplied by in each recorded round, (rounds, L)."""
+        return scales(self.experiment, self.n)
 
     def module(self, seed: int | None = None) -> Any:
         """The trained ``torch.nn.Module``, in evaluation mode: frozen weights, buffers and all.

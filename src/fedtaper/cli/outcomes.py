@@ -14,11 +14,12 @@ from fedtaper.experiment import Experiment
 from fedtaper.outcomes.contributions import contributions as find_contributions
 from fedtaper.outcomes.fair import Fair
 from fedtaper.outcomes.fair import fair as find_fair
-from fedtaper.outcomes.goals import GOALS, WORDS
 from fedtaper.outcomes.intervals import METHODS
 from fedtaper.outcomes.intervals import intervals as find_intervals
+from fedtaper.outcomes.limits import WORDS
 from fedtaper.outcomes.price import METHODS as PRICES
 from fedtaper.outcomes.price import price as find_price
+from fedtaper.rules.goals import GOALS
 from fedtaper.storage.config import read_toml
 from fedtaper.storage.store import load
 

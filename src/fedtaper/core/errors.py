@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class FedtaperError(ValueError):
@@ -36,3 +37,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def warn(text: str, kind: type[FedtaperWarning] = FedtaperWarning) -> None:
     """Warn at the caller's caller's line, where the user's own code usually is."""
     warnings.warn(text, kind, stacklevel=3)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """No warnings of ours inside: what is made again was warned about before."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FedtaperWarning)
+        yield

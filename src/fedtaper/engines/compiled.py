@@ -20,6 +20,7 @@ from fedtaper.core import draws
 from fedtaper.core.protocols import Array, Block, Capabilities, Options, State, as_linear
 from fedtaper.engines import new_block, quick_rounds
 from fedtaper.engines.reference import answers_of
+from fedtaper.engines.steered import client_losses
 from fedtaper.experiment import Experiment
 from fedtaper.rules import behaviours, local, momentum, server
 
@@ -59,6 +60,7 @@ class Compiled:
         updates=True,
         behaviours=True,
         challenges=True,
+        steering=True,
     )
 
     def check(self) -> None:
@@ -89,6 +91,14 @@ class CompiledSession:
     def answers(self, s: int, clients: list[int], model: Array, round_: int, a: Array) -> Array:
         """What clients send back for any model: rare enough for the readable loop."""
         return answers_of(self.e, int(self.state.seeds[s]), clients, model, round_, a)
+
+    def losses(self, s: int) -> Array:
+        """Every client's loss at the shared model."""
+        return client_losses(self.e.problem, self.state.w[s])
+
+    def steer(self, experiment: Experiment) -> None:
+        """Other step sizes from here on."""
+        self.e = experiment
 
     def sync(self) -> None:
         """The State is always up to date."""

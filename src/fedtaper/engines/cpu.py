@@ -26,6 +26,7 @@ from fedtaper.core.protocols import (
 from fedtaper.core.sketch import SKETCH, sketch
 from fedtaper.engines import KEEP_DIM, taken_part
 from fedtaper.engines.network_client import Client, one_thread
+from fedtaper.engines.steered import network_losses
 from fedtaper.engines.workers import Workers, can_fork, cores
 from fedtaper.experiment import Experiment
 from fedtaper.rules.behaviours import SCALED, actual_step_sizes, sent, tables
@@ -45,6 +46,7 @@ class Cpu:
         behaviours=True,
         combining=True,
         challenges=True,
+        steering=True,
     )
 
     def check(self) -> None:
@@ -200,6 +202,16 @@ class CpuSession:
                 self.own.train(i, int(self.state.seeds[s]), round_, anchor, a[:, i])
                 found[row] = (self.own.w - anchor).cpu().numpy()
         return found
+
+    def losses(self, s: int) -> Any:
+        """Every client's loss at the shared model."""
+        self.own.w.copy_(self.w[s])
+        with one_thread():
+            return network_losses(self.own.problem, self.own.module)
+
+    def steer(self, experiment: Experiment) -> None:
+        """Other step sizes from here on; workers are sent theirs with every round."""
+        self.e = experiment
 
     def sync(self) -> None:
         """Bring the State up to date with the models held here."""

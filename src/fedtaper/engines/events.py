@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numba import njit
 
 from fedtaper.core import draws
-from fedtaper.core.protocols import Block, Capabilities, Options, State, as_linear, as_stream
+from fedtaper.core.protocols import Array, Block, Capabilities, Options, State, as_linear, as_stream
 from fedtaper.engines import new_block, quick_rounds
 from fedtaper.engines.compiled import (
     _MEAN,
@@ -32,6 +33,7 @@ from fedtaper.engines.compiled import (
     _server_step,
 )
 from fedtaper.engines.history import Timeline
+from fedtaper.engines.steered import client_losses
 from fedtaper.experiment import Experiment
 from fedtaper.rules import server
 
@@ -50,6 +52,7 @@ class Events:
         server_rules=Compiled.capabilities.server_rules,
         updates=True,
         delays=True,
+        steering=True,
     )
 
     def check(self) -> None:
@@ -116,6 +119,15 @@ class EventSession:
             block.w[some], block.update_norms[some],
             none if block.updates is None else block.updates[some],
         )  # fmt: skip
+
+    def losses(self, s: int) -> Array:
+        """Every client's loss at the shared model."""
+        return client_losses(self.e.problem, self.state.w[s])
+
+    def steer(self, experiment: Experiment) -> None:
+        """Other step sizes from here on."""
+        self.e = experiment
+        self.timeline = replace(self.timeline, e=experiment)
 
     def sync(self) -> None:
         """The State is always up to date."""

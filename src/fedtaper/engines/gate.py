@@ -35,6 +35,7 @@ ROWS = {  # the option table: a row of words per capability
     "several seeds in one call": lambda c: c.many_seeds,
     "challenges": lambda c: c.challenges,
     "delays, asynchronous servers": lambda c: c.delays,
+    "steering while it trains": lambda c: c.steering,
 }
 
 
@@ -131,6 +132,10 @@ def _objections(e: Experiment, engine: Engine, options: Options) -> Iterator[str
             f'"{"cpu" if e.problem.kind == "network" else quick}"'
         )
     yield from _challenge_objections(e, name, can)
+    if e.steering is not None and not can.steering:
+        yield f'the {name} engine does not steer: leave steering=None, or use device="cpu"'
+    if e.steering is not None and options.many_seeds:
+        yield "every steered run has scales of its own: run its seeds one at a time"
     if np.any(e.rates < 1) and not can.participation:
         yield f"the {name} engine asks every client in every round: leave participation = 1"
     if not e.in_step and not can.delays:

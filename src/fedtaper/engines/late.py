@@ -45,6 +45,11 @@ class LateSession(CpuSession):
         super().__init__(experiment, state, workers)
         self.timeline = Timeline.of(experiment, state)
 
+    def steer(self, experiment: Experiment) -> None:
+        """Other step sizes from here on."""
+        super().steer(experiment)
+        self.timeline = replace(self.timeline, e=experiment)
+
     def _round(self, block: Block, s: int, k: int, a: Any) -> None:
         began = time.perf_counter()
         e, round_ = self.e, self.state.round

@@ -6,6 +6,8 @@ mini-batch gradients.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from fedtaper.core.protocols import (
@@ -20,6 +22,7 @@ from fedtaper.core.protocols import (
 from fedtaper.core.rules import restarted
 from fedtaper.engines import new_block, quick_rounds, taken_part
 from fedtaper.engines.history import Timeline
+from fedtaper.engines.steered import client_losses
 from fedtaper.experiment import Experiment
 from fedtaper.rules import behaviours
 
@@ -37,6 +40,7 @@ class Reference:
         behaviours=True,
         challenges=True,
         delays=True,
+        steering=True,
         combining=True,
     )
 
@@ -79,6 +83,16 @@ class ReferenceSession:
     def answers(self, s: int, clients: list[int], model: Array, round_: int, a: Array) -> Array:
         """What clients send back for any model."""
         return answers_of(self.e, int(self.state.seeds[s]), clients, model, round_, a)
+
+    def losses(self, s: int) -> Array:
+        """Every client's loss at the shared model."""
+        return client_losses(self.e.problem, self.state.w[s])
+
+    def steer(self, experiment: Experiment) -> None:
+        """Other step sizes from here on."""
+        self.e = experiment
+        if self.timeline is not None:
+            self.timeline = replace(self.timeline, e=experiment)
 
     def sync(self) -> None:
         """The State is always up to date."""

@@ -23,6 +23,7 @@ from fedtaper.rules.fields import ByClient, PerClient
 from fedtaper.rules.local import Sgd
 from fedtaper.rules.server import Average
 from fedtaper.rules.staleness import Staleness, Undiscounted
+from fedtaper.rules.steering import Steering
 
 Array = NDArray[np.float64]
 
@@ -59,6 +60,7 @@ class Experiment:
             is then an aggregation.
         staleness: what an update that was made from an older model still weighs.
         own_clock: whether a client's clock counts its own rounds and not the federation's.
+        steering: scales that move while it trains, towards a fairness goal.
         seed: of the run: first model, mini-batches, participation, delays, arrivals.
         names: of the clients, one each, for tables, plots and files.
 
@@ -87,6 +89,7 @@ class Experiment:
     seed: int = 0
     average_over: Literal["all", "present"] = "all"
     names: tuple[str, ...] | None = None
+    steering: Steering | None = None
 
     def __post_init__(self) -> None:
         checks.prepare(self)

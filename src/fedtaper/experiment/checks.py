@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from fedtaper.core.checks import check_whole, one_of
+from fedtaper.core.checks import check_type, check_whole, one_of
 from fedtaper.core.errors import FedtaperError, warn
 from fedtaper.core.protocols import LocalRule, ServerRule, Unit
 from fedtaper.rules.asynchronous import Asynchronous
 from fedtaper.rules.challenges import Challenges
 from fedtaper.rules.delays import as_delays
 from fedtaper.rules.staleness import Staleness
+from fedtaper.rules.steering import Steering
 
 if TYPE_CHECKING:
     from fedtaper.experiment import Experiment
@@ -37,6 +38,9 @@ def prepare(e: Experiment) -> None:
     _check_clock(e)
     _check_participation(e)
     _check_arrivals(e)
+    if e.steering is not None:
+        check_type("steering", e.steering, Steering)
+        e.steering.check(e)
     _check_names(e)
     _note_short_batches(e)
 

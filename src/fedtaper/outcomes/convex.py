@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperError
-from fedtaper.outcomes.goals import Goal
 from fedtaper.outcomes.losses import Losses
+from fedtaper.rules.goals import Goal
 
 Array = NDArray[np.float64]
 STEPS = 200

@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.outcomes.convex import solve
-from fedtaper.outcomes.goals import Total
 from fedtaper.outcomes.losses import Losses, losses_of
+from fedtaper.rules.goals import Total
 
 Array = NDArray[np.float64]
 

@@ -16,10 +16,11 @@ from fedtaper.core.errors import FedtaperError
 from fedtaper.outcomes.convex import Point, solve
 from fedtaper.outcomes.equilibria import minimiser, shares, typical
 from fedtaper.outcomes.feasible import client_names, feasible
-from fedtaper.outcomes.goals import Goal, Limits, goal_of, limits_of
+from fedtaper.outcomes.limits import Limits, limits_of
 from fedtaper.outcomes.losses import Losses, losses_of
 from fedtaper.outcomes.searched import search
 from fedtaper.planning.plan import Plan, plan
+from fedtaper.rules.goals import Goal, goal_of
 
 Array = NDArray[np.float64]
 NOTHING = 1e-6  # a share below this is called 0

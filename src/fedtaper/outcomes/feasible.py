@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.outcomes.convex import solve
-from fedtaper.outcomes.goals import Goal, Limits, MinMax, Proportional
+from fedtaper.outcomes.limits import Limits
 from fedtaper.outcomes.losses import Losses
+from fedtaper.rules.goals import Goal, MinMax, Proportional
 
 Array = NDArray[np.float64]
 

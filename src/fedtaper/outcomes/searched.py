@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.outcomes.equilibria import minimiser, sensitivity, typical
-from fedtaper.outcomes.goals import Goal
 from fedtaper.outcomes.losses import Losses
+from fedtaper.rules.goals import Goal
 
 Array = NDArray[np.float64]
 STARTS = 4

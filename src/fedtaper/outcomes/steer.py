@@ -1,66 +1,64 @@
-"""Fair while training: a controller that moves the clients' scales on a slower clock.
-
-The model trains for some rounds with fixed step sizes; then every client's loss is looked at
-and the scales c_i move a little towards the goal; and so on. The controller's own steps taper
-faster than the model's, so that the model sees influences that hardly move, and the
-controller a model that has settled for them (two timescales). Scales are bounded, and every
-move is kept.
-"""
+"""Fair while training: a run whose scales a controller moves towards a goal."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtaper import engines
-from fedtaper.core.checks import check_whole
 from fedtaper.core.errors import FedtaperError
-from fedtaper.core.protocols import Options, is_quadratic
-from fedtaper.core.schedules import Power
-from fedtaper.engines.gate import choose
 from fedtaper.experiment import Experiment
-from fedtaper.outcomes.goals import Goal, goal_of
-from fedtaper.outcomes.losses import QuadraticLosses, TorchLosses
+from fedtaper.results import Run
+from fedtaper.rules.steering import Looks, Steering
+from fedtaper.simulation.controller import Judge
+from fedtaper.simulation.drive import run as simulate
 
 Array = NDArray[np.float64]
-Judge = Callable[[Array], Array]  # the shared model (d,) -> every client's loss (L,)
 
 
 @dataclass(frozen=True)
 class Steered:
-    """A run whose influences were steered.
+    """A run whose influences were steered; ``run`` is all of it."""
 
-    Attributes:
-        experiment: the experiment as it ended: with the last scales.
-        w: the last shared model, (d,).
-        round: after which rounds the controller looked, (moves,).
-        losses: every client's loss then, (moves, L).
-        share: every client's share of the influence before each look, (moves, L).
-        goal: towards what.
-    """
+    run: Run
 
-    experiment: Experiment
-    w: Array = field(repr=False)
-    round: NDArray[np.int64]
-    losses: Array
-    share: Array
-    goal: str
-    engine: str
-    seconds: float
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment with the scales as they were moved."""
+        return self.run.experiment
+
+    @property
+    def looks(self) -> Looks:
+        """What the controller saw and gave."""
+        assert self.run.looks is not None
+        return self.run.looks
+
+    @property
+    def w(self) -> Array:
+        """The last shared model, (d,)."""
+        return self.run.final
+
+    @property
+    def round(self) -> NDArray[np.int64]:
+        """After which rounds the controller looked, (looks,)."""
+        return self.looks.round
+
+    @property
+    def losses(self) -> Array:
+        """Every client's loss then, (looks, L)."""
+        return self.looks.losses
+
+    @property
+    def share(self) -> Array:
+        """Every client's share of the influence until each look, (looks, L)."""
+        return self.looks.share
 
     def rows(self) -> list[list[str]]:
         """The log: one row per look, a heading first."""
-        head = ["round", "worst loss", "mean loss", "smallest share", "largest share"]
-        rows = [head]
-        for k, f, p in zip(self.round, self.losses, self.share, strict=True):
-            numbers = (f.max(), f.mean(), p.min(), p.max())
-            rows.append([str(int(k)), *(f"{v:.4g}" for v in numbers)])
-        return rows
+        return self.looks.rows()
 
 
 def steer(
@@ -74,31 +72,35 @@ def steer(
     q: float = 1.0,
     t: float = 1.0,
     baseline: ArrayLike | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    updates: bool = False,
     engine: str | None = None,
     device: str | None = None,
+    progress: bool | None = False,
 ) -> Steered:
     """Train, and move the clients' scales towards a fairness goal while doing so.
 
-    For "minmax" the log of a client's influence rises in proportion to how far its loss is
-    above the weighted mean (mirror ascent); for the smooth goals it moves towards the log of
-    dphi/df. Move k has the size ``rate / k^0.9``.
+    The same as ``ft.run`` of an experiment with ``steering=ft.Steering(goal, ...)``, where
+    every setting is explained.
 
     Args:
-        experiment: the starting point; its schedules must be ``Power``. Scales are
-            multiplied by factors whose mean stays 1, so that the model moves as fast as
-            before; the largest may grow up to the number of clients times.
+        experiment: the starting point.
         goal: "minmax", "q", "tilt" or "proportional", as for ``ft.fair``.
         every: rounds between two looks.
-        rate: size of the first move; 1 changes an influence by a factor of e where a loss is
-            the mean loss above the mean.
+        rate: size of the first move.
         bound: no client's influence is less than the largest over this.
         judge: a function from the model to every client's loss, or a problem with held-out
             samples of every client; by default the clients' own training losses.
         q: of the goal "q".
         t: of the goal "tilt".
         baseline: of the goal "proportional".
+        out: as for ``ft.run``: a folder to store the run in.
+        resume: as for ``ft.run``.
+        updates: as for ``ft.run``: record every client's update, for an audit.
         engine: as for ``ft.run``.
         device: as for ``ft.run``.
+        progress: as for ``ft.run``.
 
     >>> import fedtaper as ft
     >>> e = ft.Experiment(ft.LinearRegression(samples=500), ft.Power(0.05, 0.76, 50), 200, 5)
@@ -106,77 +108,13 @@ def steer(
     >>> bool(found.losses[-1].max() < found.losses[0].max())
     True
     """
-    began = time.perf_counter()
-    check_whole("every", every)
-    if not (np.isfinite(rate) and rate > 0 and np.isfinite(bound) and bound > 1):
-        raise FedtaperError(f"rate must be above 0 and bound above 1, not {rate!r} and {bound!r}")
-    if not all(isinstance(s, Power) for s in experiment.schedules):
-        raise FedtaperError("steering changes the scale c of Power schedules: use those")
-    if experiment.local.keeps == "run":
-        raise FedtaperError("steering opens the engine anew: use a local rule without run memory")
-    look = _judge(experiment, judge)
-    wanted: Goal | None = None
-    options = Options(device=device)
-    selected = choose(experiment, engine, options)
-    state = engines.init(experiment, np.array([experiment.seed]), False)
-    base = np.array([s.c for s in experiment.schedules])
-    factor = np.ones(len(base))  # of each client's scale
-    made: list[tuple[int, Array, Array]] = []
-    e = experiment
-    while state.round < experiment.rounds:
-        session = selected.open(e, state, options)
-        try:
-            session.advance(min(every, experiment.rounds - state.round))
-        finally:
-            session.sync()
-            session.close()
-        if state.dead_round[0]:
-            raise FedtaperError(f"the run diverged in round {state.dead_round[0]}: smaller steps")
-        f = look(state.w[0])
-        wanted = wanted or goal_of(goal, f, q, t, baseline)
-        share = e.influence(max(1, state.round)).share
-        made.append((state.round, f, share))
-        factor = _moved(wanted, factor, share, f, rate / len(made) ** 0.9, bound)
-        e = _with_scales(experiment, base * factor)
-    rounds, losses, given = zip(*made, strict=True)
-    return Steered(
-        experiment=e,
-        w=state.w[0].copy(),
-        round=np.array(rounds),
-        losses=np.stack(losses),
-        share=np.stack(given),
-        goal=goal,
-        engine=selected.name,
-        seconds=time.perf_counter() - began,
-    )
-
-
-def _moved(goal: Goal, factor: Array, share: Array, f: Array, size: float, bound: float) -> Array:
-    """The next factors: 1 on average, no influence below 1 / bound of the largest."""
-    if goal.worst:
-        move = (f - share @ f) / max(float(f.mean()), 1e-300)
-    else:
-        slopes = np.maximum(goal.slopes(f), 1e-300)
-        move = np.log(slopes / slopes.sum()) - np.log(share)
-    wanted = np.log(share) + size * move  # influence is proportional to the scale
-    wanted = np.maximum(wanted, wanted.max() - np.log(bound))
-    new = factor * np.exp(wanted - np.log(share))
-    return np.asarray(new / new.mean())
-
-
-def _with_scales(e: Experiment, c: Array) -> Experiment:
-    pairs = zip(e.schedules, c, strict=True)
-    made = [replace(s, c=float(v)) if isinstance(s, Power) else s for s, v in pairs]
-    return replace(e, schedules=tuple(made))
-
-
-def _judge(e: Experiment, judge: Any) -> Judge:
-    if callable(judge):
-        return judge
-    problem = e.problem if judge is None else judge
-    if problem.num_clients != e.num_clients:
-        raise FedtaperError(
-            f"the held-out problem has {problem.num_clients} clients, not {e.num_clients}"
-        )
-    losses = QuadraticLosses(problem) if is_quadratic(problem) else TorchLosses(problem)
-    return losses.values
+    given = None if baseline is None else tuple(np.atleast_1d(np.asarray(baseline)).tolist())
+    fixed = given[0] if given is not None and len(given) == 1 else given
+    plan = Steering(goal, every, rate, bound, q, t, fixed)
+    made = simulate(
+        replace(experiment, steering=plan), out=out, resume=resume, updates=updates,
+        engine=engine, device=device, progress=progress, judge=judge,
+    )  # fmt: skip
+    if made.diverged:
+        raise FedtaperError(f"the run diverged: {made.diverged[0]}")
+    return Steered(made)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fedtaper.core import draws
 from fedtaper.core.checks import check_number, check_whole
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.scaled import Scaled
 from fedtaper.core.schedules import Constant, Power, Schedule
 
 Array = NDArray[np.float64]
@@ -183,7 +184,10 @@ def actual_step_sizes(experiment: Any, first: int, last: int) -> Array:
     a = a.copy()
     clock = experiment.clock_values(first, last)
     for client, behaviour in used.items():
-        schedule = behaviour.plan(experiment.schedules[client])[0]
+        declared = experiment.schedules[client]
+        schedule = behaviour.plan(declared)[0]
+        if isinstance(declared, Scaled):  # it follows the controller, from its own schedule
+            schedule = Scaled(schedule, declared.factors)
         n = clock[..., client] if clock.shape[-1] > 1 else clock[..., 0]
         from_row = max(0, _start(behaviour) - first)
         made = np.arange(a.shape[1]) < experiment.steps[client]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from fedtaper.engines.gate import choose
 from fedtaper.experiment import Experiment
 from fedtaper.results import Run
 from fedtaper.simulation.challenger import Challenger, joined
+from fedtaper.simulation.controller import Controller, Judge
 from fedtaper.simulation.progress import Stopped, bar, interrupts
 from fedtaper.simulation.recorder import Recorder, thinning
 from fedtaper.storage.disk import Also, Disk, opened
@@ -43,6 +45,7 @@ def run(
     log: Log | None = None,
     keep_data: bool = False,
     also: Also | None = None,
+    judge: Judge | Any = None,
 ) -> Run:
     """Simulate an experiment, for its own seed or for many seeds in one batch.
 
@@ -66,6 +69,9 @@ def run(
         log: where else the numbers of each round go: TensorBoard, MLflow.
         keep_data: store data of your own (``LinearRegression.from_arrays``) in the folder too.
         also: a function of the Run that gives further text files to store with it, by name.
+        judge: where the experiment is steered, what the controller looks at: a function from
+            the model to every client's loss, or a problem with held-out samples of every
+            client; by default the clients' own training losses.
     """
     if not isinstance(experiment, Experiment):
         raise FedtaperError(f"run needs an Experiment, not {type(experiment).__name__}")
@@ -92,9 +98,10 @@ def run(
         record = Recorder(experiment, chosen, options.many_seeds, thinned)
         state = engines.init(experiment, chosen, updates, selected.capabilities.memory_at_sites)
         record.challenger = Challenger(experiment, state)
+        record.controller = Controller(experiment, state, judge)
         record.w0 = state.w.copy() if record.w is not None else None
         began = time.perf_counter() - record.restore(state, found)
-        session = selected.open(experiment, state, options)
+        session = selected.open(record.e, state, options)
         with interrupts() as stop:
             try:
                 _advance(
@@ -134,7 +141,7 @@ def _advance(
         while state.round < e.rounds and not np.all(state.dead_round):
             rounds, first = min(block, e.rounds - state.round), state.round
             before = state.w.copy() if record.w is not None else None
-            record.add(first, before, _block(session, record.challenger, rounds))
+            record.add(first, before, _block(session, record, rounds))
             moved(rounds, record.newest)
             note(partial(record.rows, first, state.round))
             if stop or each or time.perf_counter() - saved > pause:
@@ -148,16 +155,17 @@ def _advance(
                 raise Stopped(stop[0])
 
 
-def _block(session: Session, challenger: Challenger | None, rounds: int) -> Block:
-    """So many rounds as one block, with the challenges that fall between them."""
-    parts = []
+def _block(session: Session, record: Recorder, rounds: int) -> Block:
+    """So many rounds as one block, with the challenges and looks that fall between them."""
+    parts, challenger, controller = [], record.challenger, record.controller
+    assert challenger is not None and controller is not None
     while rounds:
-        made = rounds
-        if challenger is not None:
-            challenger.before_round(session)
-            made = challenger.quiet(rounds)
+        challenger.before_round(session)
+        made = controller.quiet(challenger.quiet(rounds))
         parts.append(session.advance(made))
         rounds -= made
+        controller.after_rounds(session)
+        record.follow()
     return joined(parts)
 
 

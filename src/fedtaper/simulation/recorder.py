@@ -15,6 +15,7 @@ from fedtaper.engines import KEEP_DIM
 from fedtaper.experiment import Experiment
 from fedtaper.results import Divergence, Run
 from fedtaper.simulation.challenger import Challenger
+from fedtaper.simulation.controller import Controller
 from fedtaper.theory.clock import OdeClock
 
 WATCHED = ("error", "test_accuracy", "accuracy", "test_loss", "train_accuracy", "train_loss")
@@ -38,6 +39,15 @@ class Recorder:
         self.w0: Array | None = None
         self.p = e.limit_influence
         self.challenger: Challenger | None = None
+        self.controller: Controller | None = None
+
+    def follow(self) -> None:
+        """Take in the scales that the controller has moved."""
+        if self.controller is not None and self.controller.e is not self.e:
+            self.e = self.controller.e
+            self.p = self.e.limit_influence
+            if self.challenger is not None:
+                self.challenger.e = self.e
 
     def add(self, first: int, before: Array | None, block: Block) -> None:
         """Take in the rounds after ``first``; ``before`` is the model that they started from."""
@@ -124,6 +134,8 @@ class Recorder:
             parts["w"] = self.w[:, :done]
         if self.challenger is not None:
             kept |= self.challenger.checkpoint()
+        if self.controller is not None:
+            kept |= self.controller.checkpoint()
         return {
             "state_round": state.round, "state_w": state.w, "seconds": seconds,
             "seeds": self.seeds, "round": self.round, "dead_round": state.dead_round.copy(),
@@ -133,6 +145,7 @@ class Recorder:
     def restore(self, state: State, saved: dict[str, Any] | None) -> float:
         """Go on from a checkpoint: the seconds that were spent before it."""
         if saved is None:
+            self.follow()
             return 0.0
         shape = state.w.shape
         state.round, state.w = int(saved["state_round"]), saved["state_w"]
@@ -158,6 +171,9 @@ class Recorder:
             room[:, here] = saved["updates"][:, there]
         if self.challenger is not None:
             self.challenger.restore(saved)
+        if self.controller is not None:
+            self.controller.restore(saved)
+            self.follow()
         for key in saved:
             if key.startswith("metric_"):
                 full = np.full(self.norms.shape[:2], np.nan)
@@ -198,6 +214,7 @@ class Recorder:
             update_norms=pick(self.norms),
             updates=None if self.updates is None else pick(self.updates),
             challenges=None if self.challenger is None else self.challenger.answers(self.many),
+            looks=None if self.controller is None else self.controller.looks(),
             diverged=_divergences(e, state),
             engine=engine,
             seconds=seconds,

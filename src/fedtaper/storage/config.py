@@ -19,6 +19,7 @@ from fedtaper.problems.recorded import Recorded
 from fedtaper.rules.behaviours import BEHAVIOURS, After
 from fedtaper.rules.challenges import Challenges
 from fedtaper.rules.presets import PRESETS
+from fedtaper.rules.steering import Steering
 from fedtaper.storage import kinds, names
 from fedtaper.storage.durable import as_path, said
 from fedtaper.storage.kinds import build, known
@@ -27,7 +28,7 @@ from fedtaper.storage.written import to_toml
 
 __all__ = ["from_toml", "log_of", "read_log", "read_toml", "to_toml"]
 
-_OWN_TABLES = ("problem", "schedules", "local", "server", "behaviours", "challenges")
+_OWN_TABLES = ("problem", "schedules", "local", "server", "behaviours", "challenges", "steering")
 _OLD_NAMES = {"clients": "behaviours"}  # files written before the tables were renamed
 TABLES = ("experiment", *_OWN_TABLES, *_OLD_NAMES, "federation", "log")
 CUSTOM, RECORDED = "custom", "recorded"  # problems that are code, and so cannot be in a file
@@ -118,10 +119,12 @@ def from_toml(
             settings[name] = kinds.rule(_table(tree, name), rules, f"[{name}]", what, find)
     if "behaviours" in tree:
         settings["behaviours"] = _behaviours(_table(tree, "behaviours"), find)
-    if "challenges" in tree:
-        table = dict(_table(tree, "challenges"))
-        known("key", table, {f.name for f in fields(Challenges)}, where="[challenges]")
-        settings["challenges"] = build(Challenges, table, "[challenges]")
+    own: tuple[tuple[str, type], ...] = (("challenges", Challenges), ("steering", Steering))
+    for name, kind in own:
+        if name in tree:
+            table = dict(_table(tree, name))
+            known("key", table, {f.name for f in fields(kind)}, where=f"[{name}]")
+            settings[name] = build(kind, table, f"[{name}]")
     for name in ("delays", "asynchronous", "staleness"):
         if name in settings:
             settings[name] = kinds.arrival(settings[name], f"[experiment] {name}", find)

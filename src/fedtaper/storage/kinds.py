@@ -10,6 +10,7 @@ from typing import Any
 from fedtaper.core.errors import FedtaperError, nearest
 from fedtaper.core.participation import Exactly
 from fedtaper.core.patterns import Cyclic, Listed, OnOff
+from fedtaper.core.scaled import Scaled
 from fedtaper.core.schedules import Constant, Cosine, Piecewise, Power, Shaped, WarmUp
 from fedtaper.problems.data.drift import LabelDrift
 from fedtaper.problems.data.splits import Dirichlet, DominantClass, Iid, RareClass
@@ -61,6 +62,7 @@ SCHEDULES: dict[str, Any] = {
     "warm_up": WarmUp,
     "piecewise": Piecewise,
     "shaped": Shaped,
+    "scaled": Scaled,
 }
 ARRIVALS: dict[str, Any] = {
     "fixed_delay": FixedDelay,

@@ -14,6 +14,7 @@ from fedtaper.experiment import Experiment
 from fedtaper.problems.recorded import Recorded
 from fedtaper.results import Divergence, Run
 from fedtaper.rules.challenges import Answers
+from fedtaper.rules.steering import Looks, as_asked, with_factors
 from fedtaper.storage import durable
 from fedtaper.storage.checkpoints import CHECKPOINT, PREVIOUS
 from fedtaper.storage.config import read_toml
@@ -22,6 +23,7 @@ from fedtaper.storage.fingerprint import differences, fingerprint, in_words
 CONFIG, ARRAYS, METRICS, PROVENANCE = "config.toml", "run.npz", "metrics.csv", "provenance.json"
 DATA, MODEL, STATE = "data.npz", "model.npz", "state.npz"
 TENSORS = "model.safetensors"  # the trained model, for other programs
+STEERING = "steering.csv"  # of a steered run: losses, shares and factors at every look
 SITES = "sites.json"  # of a run on Flower: what became of each site
 
 
@@ -62,9 +64,13 @@ def _loaded(folder: Path, problem: Any, experiment: Experiment | None) -> Run:
     notes = _json(folder / PROVENANCE)
     e = experiment or read_toml(folder / CONFIG, problem or _recorded(folder), trusted=False)
     if about is not None and (problem is not None or experiment is not None):
+        e = as_asked(e)
         found = differences(about["fingerprint"], fingerprint(e))
         if found:
             raise FedtaperError(f"{folder} holds another experiment: {in_words(found)}")
+    looks = _looks(arrays)
+    if looks is not None:
+        e = with_factors(e, [0, *looks.round.tolist()], list(looks.factor))
     made = Run(
         experiment=e,
         seeds=tuple(int(seed) for seed in notes["seeds"]),
@@ -80,6 +86,7 @@ def _loaded(folder: Path, problem: Any, experiment: Experiment | None) -> Run:
         update_norms=arrays["update_norms"],
         updates=arrays.get("updates"),
         challenges=_answers(arrays),
+        looks=looks,
         diverged=tuple(Divergence(**d) for d in notes["diverged"]),
         engine=str(notes["engine"]),
         seconds=float(notes["seconds"]),
@@ -96,6 +103,13 @@ def _answers(arrays: dict[str, Any]) -> Answers | None:
     if "challenge_round" not in arrays:
         return None
     return Answers(*(arrays[f"challenge_{f.name}"] for f in fields(Answers)))
+
+
+def _looks(arrays: dict[str, Any]) -> Looks | None:
+    """What a controller saw and gave, if there was one."""
+    if "steer_round" not in arrays:
+        return None
+    return Looks(*(arrays[f"steer_{f.name}"] for f in fields(Looks)))
 
 
 def stored_fingerprint(folder: Path, experiment: Experiment) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 A run folder holds ``config.toml`` (every setting resolved), ``run.npz`` (the arrays),
 ``metrics.csv`` (one row per round and seed), ``provenance.json`` (version, command, settings,
 machine, time), ``state.npz`` (where the run ended, so that more rounds can be added),
+``steering.csv`` (what a controller saw and gave, where there was one),
 ``model.npz`` (the last model, where it is too large for the trajectory to be kept),
 ``model.safetensors`` (the trained model by the names of its tensors, for other programs), and
 ``checkpoint.npz`` with the one before it while it is unfinished.
@@ -29,6 +30,7 @@ import numpy as np
 from fedtaper.core.errors import FedtaperError
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.results import Run
+from fedtaper.rules.steering import as_asked
 from fedtaper.storage import durable, tensors
 from fedtaper.storage.checkpoints import (
     CHECKPOINT,
@@ -47,6 +49,7 @@ from fedtaper.storage.loading import (
     PROVENANCE,
     SITES,
     STATE,
+    STEERING,
     TENSORS,
     is_complete,
     load,
@@ -65,6 +68,7 @@ __all__ = [
     "PROVENANCE",
     "SITES",
     "STATE",
+    "STEERING",
     "TENSORS",
     "Checkpoints",
     "clear",
@@ -83,7 +87,8 @@ __all__ = [
     "write_text",
 ]
 RUN_FILES = (
-    CONFIG, ARRAYS, METRICS, PROVENANCE, STATE, DATA, MODEL, TENSORS, SITES, CHECKPOINT, PREVIOUS,
+    CONFIG, ARRAYS, METRICS, PROVENANCE, STATE, STEERING, DATA, MODEL, TENSORS, SITES, CHECKPOINT,
+    PREVIOUS,
 )  # fmt: skip
 CSV_ROWS = 100_000  # of metrics.csv; more are thinned (run.npz has all)
 
@@ -148,10 +153,13 @@ def save(
     (out / ARRAYS).unlink(missing_ok=True)  # of a shorter run that was gone on with
     notes = provenance(run)
     kept = {PROVENANCE: json.dumps(notes, indent=2) + "\n", METRICS: metrics_csv(run)}
+    if run.looks is not None:
+        kept[STEERING] = run.looks.csv()
+    asked = as_asked(run.experiment)
     files = {name: _text(out / name, text) for name, text in {**kept, **(more or {})}.items()}
     if data and _own_data(run) is not None:
         files[DATA] = _arrays(out / DATA, _own_data(run))  # type: ignore[arg-type]
-    config = to_toml(run.experiment, DATA if DATA in files else None, stored=True)
+    config = to_toml(asked, DATA if DATA in files else None, stored=True)
     files[CONFIG] = _text(out / CONFIG, config)
     if run.model is not None:
         files[MODEL] = _arrays(out / MODEL, {"model": run.model.astype(np.float32)})
@@ -161,7 +169,7 @@ def save(
         files[TENSORS] = durable.file_digest(out / TENSORS)
     if state is not None:
         files[STATE] = _arrays(out / STATE, state)
-    about = {"fingerprint": known or fingerprint(run.experiment), "files": files}
+    about = {"fingerprint": known or fingerprint(asked), "files": files}
     _write_run(out, run_arrays(run), about)
     for name in (CHECKPOINT, PREVIOUS):
         (out / name).unlink(missing_ok=True)
@@ -186,6 +194,8 @@ def run_arrays(run: Run) -> dict[str, Any]:
     kept = {"w": run.w, "w0": run.w0, "updates": run.updates}
     if run.challenges is not None:
         arrays |= {f"challenge_{name}": array for name, array in vars(run.challenges).items()}
+    if run.looks is not None:
+        arrays |= {f"steer_{name}": array for name, array in vars(run.looks).items()}
     return arrays | {name: array for name, array in kept.items() if array is not None}
 
 

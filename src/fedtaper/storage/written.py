@@ -38,7 +38,7 @@ def to_toml(experiment: Experiment, data: str | None = None, stored: bool = Fals
     own_data = isinstance(problem, LinearRegression) and problem.arrays is not None
     if own_data and data is None and not stored:
         raise FedtaperError("a problem with data of your own needs a file to keep it in: data=")
-    apart = {"problem", "schedules", "local", "server", "behaviours", "challenges"}
+    apart = {"problem", "schedules", "local", "server", "behaviours", "challenges", "steering"}
     if isinstance(experiment.staleness, Undiscounted):
         apart |= {"staleness"}
     if not experiment.own_clock:
@@ -49,9 +49,10 @@ def to_toml(experiment: Experiment, data: str | None = None, stored: bool = Fals
         "local": named(experiment.local, kinds.LOCAL_RULES),
         "server": named(experiment.server, kinds.SERVER_RULES),
     }
-    if experiment.challenges is not None:
-        held = vars(experiment.challenges)
-        tree["challenges"] = {name: found for name, found in held.items() if found is not None}
+    for name in ("challenges", "steering"):
+        record = getattr(experiment, name)
+        if record is not None:
+            tree[name] = _settings(record, set())
     lines = []
     for name, table in tree.items():
         lines += [f"[{name}]", *_lines(table), ""]

@@ -13,6 +13,7 @@ from fedtaper.core.schedules import Power
 from fedtaper.experiment import Experiment
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.rules.behaviours import Idle
+from fedtaper.rules.steering import Steering
 from fedtaper.simulation.drive import run
 from fedtaper.testing.checks import need, run_checks
 
@@ -41,6 +42,7 @@ def check_engine(engine: Engine, problem: Problem | None = None, close: float = 
             _participation_agrees,
             _behaviours_agree,
             _updates_are_recorded,
+            _steering_agrees,
             _every_seed_is_its_own,
         ],
     )
@@ -106,6 +108,12 @@ def _updates_are_recorded(subject: _Subject) -> None:
     if subject.can.updates:
         mine, _ = subject.same(subject.e, updates=True)
         need(mine.updates is not None and np.all(np.isfinite(mine.updates)), "updates are missing")
+
+
+def _steering_agrees(subject: _Subject) -> None:
+    if subject.can.steering:
+        mine, _ = subject.same(replace(subject.e, steering=Steering(every=2, rate=2.0)))
+        need(np.abs(mine.scales[-1] - 1).max() > 0, "its scales do not move")
 
 
 def _every_seed_is_its_own(subject: _Subject) -> None:

@@ -16,6 +16,7 @@ from fedtaper.core.protocols.engines import (
     Options,
     Session,
     State,
+    Steerable,
 )
 from fedtaper.core.protocols.problems import (
     Array,
@@ -66,6 +67,7 @@ __all__ = [
     "ServerRule",
     "Session",
     "State",
+    "Steerable",
     "StreamProblem",
     "Unit",
     "as_linear",

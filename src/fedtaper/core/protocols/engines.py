@@ -29,6 +29,7 @@ class Capabilities:
     many_seeds: bool = True  # several seeds in one call
     challenges: bool = False  # trains a client from a model of the past, beside the round
     delays: bool = False  # updates that arrive late, and asynchronous aggregation
+    steering: bool = False  # scales that move while it trains, by the clients' losses
     precisions: tuple[str, ...] = ()  # besides the default; () where there is no choice
     devices: tuple[str, ...] = ("cpu",)
     memory_at_sites: bool = False  # clients' memories stay where they are made
@@ -95,6 +96,26 @@ class Session(Protocol):
 
     def close(self) -> None:
         """Free what is held."""
+        ...
+
+
+@runtime_checkable
+class Steerable(Protocol):
+    """What a session also does where the capabilities of its engine name steering."""
+
+    def losses(self, s: int) -> Array:
+        """Every client's loss on its own samples at the shared model of row s, (L,).
+
+        NaN where a client did not say.
+        """
+        ...
+
+    def steer(self, experiment: Experiment) -> None:
+        """Go on with this experiment, which differs in its schedules alone.
+
+        They are :class:`fedtaper.core.scaled.Scaled`: what they were, times a factor from the
+        next round on.
+        """
         ...
 
 

@@ -1,0 +1,51 @@
+"""Every client's loss at the shared model: what a controller looks at between rounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedtaper.core.errors import FedtaperError
+from fedtaper.core.protocols import Array, NetworkProblem, Problem, is_network, is_quadratic
+from fedtaper.problems.network import Minibatches, bind, evaluating
+
+TOGETHER = 1000  # samples of a network evaluated at once
+
+
+def client_losses(problem: Problem, w: Array) -> Array:
+    """Each client's mean loss on all its samples, (L,), in double precision."""
+    if is_quadratic(problem):
+        a, b, c = problem.moments
+        return np.asarray(0.5 * (np.einsum("i,lij,j->l", w, a, w) + c) - b @ w)
+    if not is_network(problem):
+        raise FedtaperError(
+            f"{type(problem).__name__} does not say its clients' losses: give judge=, a function "
+            "from the model to every client's loss"
+        )
+    import torch
+
+    module = problem.module().double()
+    bind(module, torch.from_numpy(np.array(w, dtype=np.float64)))
+    return network_losses(problem, module, torch.float64)
+
+
+def network_losses(problem: NetworkProblem, module: Any, dtype: Any = None) -> Array:
+    """Each client's mean loss with a module, in evaluation mode."""
+    out = np.empty(problem.num_clients)
+    with evaluating(module):
+        for i in range(problem.num_clients):
+            total, count = 0.0, 0
+            for batch, size in _parts(problem.every_sample(i), int(problem.sizes[i])):
+                loss, _ = problem.batch_loss(module, *problem.take(i, batch, dtype))
+                total, count = total + size * float(loss), count + size
+            out[i] = total / count
+    return out
+
+
+def _parts(whole: Any, size: int) -> list[tuple[Any, int]]:
+    """A client's samples in pieces, where they are numbered; else in one."""
+    if not isinstance(whole, Minibatches):
+        return [(whole, size)]
+    cuts = [whole.index[low : low + TOGETHER] for low in range(0, size, TOGETHER)]
+    return [(Minibatches(cut, np.array([len(cut)])), len(cut)) for cut in cuts]

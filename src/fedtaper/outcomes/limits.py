@@ -1,0 +1,74 @@
+"""Limits on the clients' losses, in plain words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtaper.core.errors import FedtaperError
+
+Array = NDArray[np.float64]
+_NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
+_BELOW = re.compile(rf"client (\d+)(?:'s loss)?(?: is| stays)? below {_NUMBER}")
+_ALONE = re.compile(
+    rf"no client (?:more than {_NUMBER} ?% )?worse(?: off)? than (?:alone|on its own)"
+)
+_NOBODY = re.compile(rf"(?:no client|nobody) more than {_NUMBER} ?% worse(?: off)?")
+_REST = re.compile(rf"the rest at most {_NUMBER} ?% worse(?: off)?")
+WORDS = (
+    '"client 3\'s loss below 900", "the rest at most 2% worse", "nobody more than 5% worse", '
+    '"no client worse off than alone"'
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the constraints in words come to: the largest loss allowed for each client."""
+
+    losses: Array
+    words: tuple[str, ...] = ()
+
+    @property
+    def any(self) -> bool:
+        """Whether there is one."""
+        return bool(np.isfinite(self.losses).any())
+
+
+def limits_of(words: str | Iterable[str], equal: Array, alone: Any) -> Limits:
+    """Read constraints in words.
+
+    Args:
+        words: one or more of :data:`WORDS`.
+        equal: losses under equal influence, which "worse" compares with.
+        alone: a function that gives each client's loss with a model of its own.
+    """
+    given = (words,) if isinstance(words, str) else tuple(words)
+    limit = np.full(len(equal), np.inf)
+    named: set[int] = set()
+    rest: list[float] = []
+    for text in given:
+        plain = str(text).strip().lower().rstrip(".")
+        if found := _BELOW.fullmatch(plain):
+            client = int(found[1])
+            if client >= len(equal):
+                raise FedtaperError(f"{text!r}: there are {len(equal)} clients, counted from 0")
+            named.add(client)
+            limit[client] = min(limit[client], float(found[2]))
+        elif found := _ALONE.fullmatch(plain):
+            limit = np.minimum(limit, alone() * (1 + float(found[1] or 0) / 100))
+        elif found := _NOBODY.fullmatch(plain):
+            limit = np.minimum(limit, equal * (1 + float(found[1]) / 100))
+        elif found := _REST.fullmatch(plain):
+            rest.append(1 + float(found[1]) / 100)
+        else:
+            raise FedtaperError(f"no constraint reads {text!r}; write one such as {WORDS}")
+    helped = named or {int(np.argmax(equal))}
+    others = np.array([i not in helped for i in range(len(equal))])
+    for factor in rest:
+        limit = np.where(others, np.minimum(limit, equal * factor), limit)
+    return Limits(limit, given)
