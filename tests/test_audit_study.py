@@ -60,6 +60,8 @@ def test_pieces_are_not_run_twice(tmp_path, monkeypatch):
     rows = study.gather(tmp_path, counts | {"MLP, wine": 2})
     assert len(calls) == len(PAIRS) + 1
     assert calls[-1] == ("MLP, wine", FRESH + 2001)
+    parts = study.order({"MLP, wine": 4, "MLP, digits": 2})
+    assert [name for _, name, _ in parts].index("MLP, digits") < 3
     lines = (tmp_path / study.ROWS).read_text(encoding="utf-8").splitlines()
     assert [json.loads(line) for line in lines] == rows
     assert "A3" in LEDGER

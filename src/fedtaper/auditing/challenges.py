@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 CHANCE = 0.01  # that an honest client is ever accused
-MARGIN = 0.03  # excess taper that is not held against anyone: fields are not quite constant
+MARGIN = 0.015  # excess taper that is not held against anyone: fields are not quite constant
 EFFECTS = (2.0, 12.0)  # slopes looked for, in deviations of the noise
 FUTURE = 12  # later times to fade from that the weight is spread over, each LATER on in log n
 LATER = float(np.log(1.5))

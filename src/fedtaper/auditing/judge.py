@@ -50,6 +50,10 @@ class Trace:
         asked = None if self.asked is None else self.asked.among(clients)
         return Trace(self.norms[clients], declared, moves, self.w, held, self.quadratic, asked)
 
+    def without_tapers(self) -> Trace:
+        """What shows idle clients, noise and copies alone: nothing about how fast one tapers."""
+        return Trace(self.norms, self.declared, self.updates, self.w, quadratic=False)
+
     def until(self, rounds: int) -> Trace:
         """The first rounds."""
         return Trace(
@@ -118,7 +122,9 @@ def since(trace: Trace, final: Finding) -> list[int | None]:
     accused = np.array([verdict in ACCUSATIONS for verdict in final.verdicts])
     chosen = np.flatnonzero(accused | (np.cumsum(~accused) <= PEERS))
     past, last = trace.among(chosen), trace.norms.shape[1]
-    standing = {j: i for j, i in enumerate(chosen) if accused[i]}
+    if trace.asked is not None:  # who fades is known by the round of its answer
+        past = past.without_tapers()
+    standing = {j: i for j, i in enumerate(chosen) if accused[i] and not final.found[i]}
     out: list[int | None] = [last if flag else None for flag in accused]
     looks = np.unique(np.geomspace(min(LEAST_ROUNDS, last), last, 12).round().astype(int))[:-1]
     for look in looks[::-1]:

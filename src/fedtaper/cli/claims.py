@@ -28,7 +28,7 @@ def reproduce(
     ),
     seeds: Annotated[int, typer.Option(min=10, help="Seeds of every claim.")] = 100,
     data_set: Annotated[
-        str, typer.Option(help="Data set of claims I1 to I6: digits, bloodmnist, cifar10, ...")
+        str, typer.Option(help="Data set of claims I1 to I6 (and A3): digits, bloodmnist, ...")
     ] = "digits",
     device: Annotated[
         str, typer.Option(help="Where claims I1 to I6 are run: cpu or cuda.")
@@ -56,7 +56,7 @@ def reproduce(
     from fedtaper.paper import reproduce as judge
 
     chosen = pick(LEDGER, claims or ["all" if list_ else "R"])
-    images = any(claim.id.startswith("I") for claim in chosen)
+    images = any(claim.id.startswith("I") for claim in chosen) or data_set != "digits"
     if data is not None:
         os.environ[FOLDER_VARIABLE] = str(data)
     if list_:

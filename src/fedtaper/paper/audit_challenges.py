@@ -8,19 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from fedtaper.paper.challenge_federations import FRESH, PAIRS, TRUE, look
+from fedtaper.paper.audit_figures import estimates, found_when
+from fedtaper.paper.challenge_federations import FRESH, LARGE, PAIRS, TRUE, look
 from fedtaper.paper.claim import Check, Claim, Outcome, Study
 from fedtaper.paper.statistics import share_interval
 
 ROWS = "a3_federations.jsonl"
-SHARES = {  # federations of each pair for every 100 seeds of a study
-    "regression, unequal features": 60,
-    "logistic, breast cancer": 60,
-    "MLP, wine": 80,
+SHARES = {  # federations of each pair for every 100 seeds of a study: 2,000 honest clients
+    "regression, unequal features": 120,
+    "logistic, breast cancer": 40,
+    "MLP, wine": 70,
     "MLP, digits": 40,
-    "CNN with GroupNorm, digits": 7,
-    "transformer, digits": 10,
+    "softmax, digits": 40,
+    "CNN with GroupNorm, digits": 6,
+    "transformer, digits": 6,
 }
+MANY = 10  # federations of a pair of LARGE, if its data set is asked for
 MUST = (  # kind, by round, at least this share
     ("delta 1", 60, 0.95),
     ("delta 0.9", 100, 0.9),
@@ -30,6 +33,10 @@ MUST = (  # kind, by round, at least this share
     ("copying", 100, 0.95),
 )
 FALSE_ALARMS, EACH, COVERAGE, WORK = 0.01, 0.02, (0.92, 0.98), 0.1
+NEAREST = (
+    "ResNet-9 on BloodMNIST is not among these pairs: the CUDA engine sends no challenges. "
+    "fedtaper reproduce A3 --data-set bloodmnist adds it on the CPU (many hours)"
+)
 Rows = list[dict[str, Any]]
 
 
@@ -40,23 +47,31 @@ def gather(out: Path, counts: dict[str, int], say: Any = lambda text: None) -> R
     if path.is_file():
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     known = {(row["pair"], row["seed"]) for row in rows}
-    for number, (name, count) in enumerate((n, counts[n]) for n in PAIRS):
-        for seed in range(FRESH + 1000 * number, FRESH + 1000 * number + count):
-            if (name, seed) in known:
-                continue
-            say(f"A3: {name}, federation {seed - FRESH - 1000 * number + 1} of {count}")
-            made = look(name, seed)
-            with path.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(row) + "\n" for row in made)
-            rows += made
+    for done, name, seed in order(counts):
+        if (name, seed) in known:
+            continue
+        say(f"A3: {done:.0%} of the federations; {name}, seed {seed}")
+        made = look(name, seed)
+        with path.open("a", encoding="utf-8") as file:
+            file.write("".join(json.dumps(row) + "\n" for row in made))
+        rows += made
     return rows
+
+
+def order(counts: dict[str, int]) -> list[tuple[float, str, int]]:
+    """Share done, pair and seed of every federation: a study cut short has seen all pairs."""
+    return sorted(
+        (k / counts[name], name, FRESH + 1000 * number + k)
+        for number, name in enumerate((*PAIRS, *LARGE))
+        for k in range(counts.get(name, 0))
+    )
 
 
 def checks(rows: Rows) -> list[Check]:
     """The numbers that decide, each with its interval."""
     honest = [row for row in rows if row["kind"] == "honest"]
     out = [_most("honest clients ever accused", honest, FALSE_ALARMS)]
-    for name in PAIRS:
+    for name in (*PAIRS, *LARGE):
         mine = [row for row in honest if row["pair"] == name]
         if mine:
             out.append(_most(f"honest clients ever accused, {name}", mine, EACH))
@@ -93,7 +108,7 @@ def _covered(rows: Rows) -> Any:
 def by_pair(rows: Rows) -> dict[str, dict[str, Any]]:
     """How each pair of model and data fares, for the record."""
     out = {}
-    for name in PAIRS:
+    for name in (*PAIRS, *LARGE):
         mine = [row for row in rows if row["pair"] == name]
         if not mine:
             continue
@@ -108,13 +123,17 @@ def by_pair(rows: Rows) -> dict[str, dict[str, Any]]:
 
 
 def judge_challenges(study: Study) -> Outcome:
-    """Fresh federations of six pairs of model and data, unlike and unequal sites."""
+    """Fresh federations of seven pairs of model and data, unlike and unequal sites."""
     counts = {name: max(1, share * study.seeds // 100) for name, share in SHARES.items()}
+    if study.options.get("data_set", "digits") != "digits":
+        counts |= dict.fromkeys(LARGE, MANY)
     rows = gather(study.out, counts, study.say)
     found = checks(rows)
     value = {check.name: check.value for check in found}
     failed = [check for check in found if not check.passed]
     honest = sum(row["kind"] == "honest" for row in rows)
+    estimates(rows, study.figure("a3_estimates.png"))
+    found_when(rows, study.figure("a3_found.png"))
     summary = (
         f"of {honest} honest clients over {len(by_pair(rows))} pairs of model and data "
         f"{value['honest clients ever accused']:.2%} were ever accused; found: "
@@ -126,7 +145,8 @@ def judge_challenges(study: Study) -> Outcome:
         summary += f"; short of its threshold: {short}"
     settings = {"first seed": FRESH, "federations": counts, "by pair": by_pair(rows)}
     verdict = "not-with-these-settings" if failed else "reproduced"
-    return Outcome(verdict, summary, tuple(found), "", settings=settings)  # type: ignore[arg-type]
+    figures = ("a3_estimates.png", "a3_found.png")
+    return Outcome(verdict, summary, tuple(found), NEAREST, figures, settings)  # type: ignore[arg-type]
 
 
 def _name(kind: str, round_: int) -> str:
@@ -138,8 +158,9 @@ CLAIMS = [
         "A3",
         "With challenges, who tapers faster than declared is found whatever the model, and honest "
         "clients are not accused",
-        "share of clients ever accused, by kind, over fresh federations of six pairs of model and "
-        "data with unlike and unequal sites; coverage of the 95 % intervals for delta; extra work",
+        "share of clients ever accused, by kind, over fresh federations of seven pairs of model "
+        "and data with unlike and unequal sites; coverage of the 95 % intervals for delta; extra "
+        "work",
         "more than 1 % of honest clients ever accused, or 2 % in a pair; an attacker found less "
         "often than its threshold; coverage outside 92 to 98 %; more than 10 % extra local work",
         judge_challenges,

@@ -1,4 +1,4 @@
-"""Figures of claim A1."""
+"""Figures of claims A1 and A3."""
 
 from __future__ import annotations
 
@@ -77,3 +77,44 @@ def heterogeneity(tables: dict[str, Any], path: Path) -> None:
 
 def _mean(flags: Any) -> float:
     return float(flags.mean()) if len(flags) else float("nan")
+
+
+def estimates(rows: list[dict[str, Any]], path: Path) -> None:
+    """A3: estimated excess taper of every client, by kind and pair of model and data."""
+    pairs = list(dict.fromkeys(sorted(row["pair"] for row in rows)))
+    kinds = {"honest": 0.0, "delta 0.9": 0.14, "delta 1": 0.24}
+    rng = np.random.default_rng(0)  # only spreads the dots
+    with figure(path, height=0.55 * len(pairs) + 1.2) as axes:
+        axis = axes[0, 0]
+        for number, (kind, true) in enumerate(kinds.items()):
+            mine = [row for row in rows if row["kind"] == kind and np.isfinite(row["excess"][0])]
+            place = [pairs.index(row["pair"]) + 0.27 * (number - 1) for row in mine]
+            axis.axvline(true, color=COLOURS[number], linestyle="--", linewidth=0.8)
+            axis.plot(
+                [row["excess"][0] for row in mine], place + 0.08 * rng.uniform(-1, 1, len(place)),
+                ".", markersize=2.5, alpha=0.6, color=COLOURS[number], label=kind,
+            )  # fmt: skip
+        axis.set_yticks(range(len(pairs)), pairs)
+        axis.invert_yaxis()
+        axis.set_xlim(-0.2, 0.45)
+        axis.set_xlabel("estimated excess taper (dashed: the true one)")
+        key(axes, columns=3)
+
+
+def found_when(rows: list[dict[str, Any]], path: Path) -> None:
+    """A3: share of clients accused by each round, by kind."""
+    rounds = np.arange(1, 101)
+    with figure(path, height=2.8) as axes:
+        axis = axes[0, 0]
+        for number, kind in enumerate(SHOWN):
+            first = np.array([row["accused"] for row in rows if row["kind"] == kind])
+            share = [_mean((first > 0) & (first <= k)) for k in rounds]
+            axis.step(rounds, share, where="post", color=COLOURS[number], label=kind)
+        first = np.array([row["accused"] for row in rows if row["kind"] == "honest"])
+        share = [_mean((first > 0) & (first <= k)) for k in rounds]
+        axis.step(rounds, share, where="post", color="#000000", linewidth=1.6,
+                  label="honest (false accusations)")  # fmt: skip
+        axis.set_ylim(-0.02, 1.03)
+        axis.set_xlabel("round")
+        axis.set_ylabel("share of clients accused")
+        key(axes, columns=4)
