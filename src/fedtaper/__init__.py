@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         AssumptionWarning,
         FedtaperError,
         FedtaperWarning,
+        OwnCodeError,
         StabilityWarning,
     )
     from fedtaper.core.influence import Influence, effective_influence, influence
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from fedtaper.rules.staleness import Hinge, Polynomial, Undiscounted
     from fedtaper.rules.steering import Looks, Steering
     from fedtaper.show.report import report
+    from fedtaper.simulation.callbacks import EarlyStopping, Progress
     from fedtaper.simulation.drive import run
     from fedtaper.simulation.jobs import run_many
     from fedtaper.storage.config import from_toml, read_toml, to_toml
@@ -101,6 +103,7 @@ _WHERE = {  # public name: the module that it is imported from when it is first 
     "Duration": "fedtaper.rules.asynchronous",
     "Dynamic": "fedtaper.rules.control",
     "DynamicServer": "fedtaper.rules.control",
+    "EarlyStopping": "fedtaper.simulation.callbacks",
     "Exactly": "fedtaper.core.participation",
     "Experiment": "fedtaper.experiment",
     "Fade": "fedtaper.planning.plan",
@@ -131,6 +134,7 @@ _WHERE = {  # public name: the module that it is imported from when it is first 
     "NoiseSums": "fedtaper.theory.noise",
     "Normalised": "fedtaper.rules.server",
     "OnOff": "fedtaper.core.patterns",
+    "OwnCodeError": "fedtaper.core.errors",
     "PRESETS": "fedtaper.rules.presets",
     "Piecewise": "fedtaper.core.schedules",
     "PlainServer": "fedtaper.core.rules",
@@ -139,6 +143,7 @@ _WHERE = {  # public name: the module that it is imported from when it is first 
     "Power": "fedtaper.core.schedules",
     "Price": "fedtaper.outcomes.price",
     "ProbabilityOne": "fedtaper.theory.probability",
+    "Progress": "fedtaper.simulation.callbacks",
     "Proximal": "fedtaper.rules.local",
     "RandomDelay": "fedtaper.rules.delays",
     "RareClass": "fedtaper.problems.data",
@@ -236,6 +241,7 @@ __all__ = [
     "Duration",
     "Dynamic",
     "DynamicServer",
+    "EarlyStopping",
     "Exactly",
     "Experiment",
     "Fade",
@@ -267,6 +273,7 @@ __all__ = [
     "NoiseSums",
     "Normalised",
     "OnOff",
+    "OwnCodeError",
     "Piecewise",
     "PlainServer",
     "Plan",
@@ -274,6 +281,7 @@ __all__ = [
     "Power",
     "Price",
     "ProbabilityOne",
+    "Progress",
     "Proximal",
     "RandomDelay",
     "RareClass",

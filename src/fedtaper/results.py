@@ -54,6 +54,8 @@ class Run:
         engine, seconds: which engine, and how long it took.
         path: the run folder, if it was stored.
         model: the last shared model as one vector, where w is None.
+        start: the model of a warm start by its digest, else empty.
+        stopped: why a callback ended the run before its last round, else empty.
     """
 
     experiment: Experiment
@@ -75,6 +77,8 @@ class Run:
     provenance: dict[str, Any] = field(default_factory=dict)
     model: Array | None = None
     looks: Looks | None = None
+    start: str = ""
+    stopped: str = ""
 
     def __repr__(self) -> str:
         ends = f", {len(self.diverged)} diverged" if self.diverged else ""

@@ -6,10 +6,54 @@ import difflib
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class FedtaperError(ValueError):
     """A mistake that the user can mend; its text says what, where and how."""
+
+
+class OwnCodeError(FedtaperError):
+    """The user's own code failed during a run: which part, at which client, in which round.
+
+    Attributes:
+        part: "loss", "evaluate", "data set", "gradient", "local rule" or "callback".
+        client: the client's name, or None where it concerns no single one.
+        round: the round, from 1, or None where it was not under way.
+        run: the rounds that were made before, as a Run, or None if there are none.
+    """
+
+    def __init__(
+        self, part: str, text: str, client: str | None = None, round_: int | None = None
+    ) -> None:
+        super().__init__(part, text, client, round_)
+        self.part, self.text, self.client, self.round = part, text, client, round_
+        self.after = ""  # what became of the rounds made, in words
+        self.run: Any = None
+
+    def __str__(self) -> str:
+        where = [] if self.round is None else [f"round {self.round}"]
+        where += [] if self.client is None else [self.client]
+        head = f"{', '.join(where)}: " if where else ""
+        return " ".join(f"{head}{self.text}{self.after}".split())
+
+
+@contextmanager
+def own_code(part: str, client: str | None = None, round_: int | None = None) -> Iterator[None]:
+    """Whatever the user's code raises inside says which part it was, and where."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except OwnCodeError as trouble:
+        raise OwnCodeError(
+            trouble.part, trouble.text, client or trouble.client, trouble.round or round_
+        ) from trouble.__cause__ or trouble
+    except FedtaperError as trouble:
+        raise OwnCodeError(part, str(trouble), client, round_) from trouble
+    except Exception as trouble:
+        text = f"{part} failed ({type(trouble).__name__}: {trouble})"
+        raise OwnCodeError(part, text, client, round_) from trouble
 
 
 class FedtaperWarning(UserWarning):

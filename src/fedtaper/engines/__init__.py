@@ -26,9 +26,16 @@ def init(
     seeds: NDArray[np.int64],
     keep_updates: bool = False,
     memory_at_sites: bool = False,
+    first: Array | None = None,
 ) -> State:
-    """Before round 1: every seed's first shared model, and empty memories."""
-    w = np.stack([experiment.problem.initial(int(seed)) for seed in seeds])
+    """Before round 1: every seed's first shared model, and empty memories.
+
+    ``first`` holds the models of a warm start, (seeds, d).
+    """
+    if first is None:
+        w = np.stack([experiment.problem.initial(int(seed)) for seed in seeds])
+    else:
+        w = first.copy()
     none = np.zeros(len(seeds), dtype=np.int64)
     last = None
     if needs_last(experiment.behaviours):

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fedtaper.core.errors import own_code
 from fedtaper.core.protocols import Memory, as_network
 from fedtaper.core.rules import Memoryless, restarted
 from fedtaper.experiment import Experiment
@@ -37,6 +38,12 @@ class Client:
         ``kept`` is the client's memory of earlier rounds, which is changed in place; ``sent``
         what came with the model.
         """
+        with own_code("loss", self.e.name(client), round_ + 1):
+            return self._trained(client, seed, round_, anchor, a, kept, sent)
+
+    def _trained(
+        self, client: int, seed: int, round_: int, anchor: Any, a: Any, kept: Memory, sent: Memory
+    ) -> tuple[float, ...]:
         problem, local = self.problem, self.e.local
         self.w.copy_(anchor)
         losses, right = [], []

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedtaper.core.errors import own_code
 from fedtaper.core.protocols import (
     Array,
     Block,
@@ -203,9 +204,11 @@ def local_model(
     """
     seed, client, round_ = place
     mine, memory = w.copy(), restarted(e.local, w, kept, sent)
-    for step, batch in zip(a, e.problem.batches(e, seed, client, round_), strict=False):
-        gradient = e.problem.gradient(client, mine, batch)
-        mine, memory = e.local.step(mine, gradient, w, step, memory)
+    part = "loss" if e.problem.kind == "network" else "gradient"
+    with own_code(part, e.name(client), round_ + 1):
+        for step, batch in zip(a, e.problem.batches(e, seed, client, round_), strict=False):
+            gradient = e.problem.gradient(client, mine, batch)
+            mine, memory = e.local.step(mine, gradient, w, step, memory)
     return mine, e.local.finish(mine, w, float(a.sum()), memory)
 
 

@@ -59,8 +59,9 @@ class Workers:
                 try:
                     self._work(own, *job)
                     pipe.send(None)
-                except Exception as problem:
-                    pipe.send(f"{type(problem).__name__}: {problem}")
+                except Exception as trouble:
+                    known = isinstance(trouble, FedtaperError)
+                    pipe.send(trouble if known else f"{type(trouble).__name__}: {trouble}")
 
     def _work(self, own: Client, members: Any, place_: tuple[int, int, int], a: Any) -> None:
         s, seed, round_ = place_
@@ -95,6 +96,8 @@ class Workers:
                 raise FedtaperError(
                     "a worker process died (out of memory?): resume, or use workers=1"
                 ) from None
+            if isinstance(trouble, FedtaperError):
+                raise trouble
             if trouble is not None:
                 raise FedtaperError(f"a worker failed: {trouble}")
         for place, i in enumerate(members.tolist()):

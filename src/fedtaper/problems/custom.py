@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core.checks import check_whole
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError, OwnCodeError, own_code
 from fedtaper.core.protocols import ProblemKind, Unit
 from fedtaper.problems.network import (
     Minibatches,
@@ -232,13 +232,14 @@ class Custom:
         """The user's own metrics of the shared model, in evaluation mode."""
         if self.evaluate is None:
             return {}
-        with evaluating(module):
+        with own_code("evaluate"), evaluating(module):
             found = self.evaluate(module)
         try:
             return {str(name): float(value) for name, value in found.items()}
         except (AttributeError, TypeError, ValueError, RuntimeError):
-            raise FedtaperError(
-                f"evaluate must return a dictionary of names and numbers, not {found!r:.80}"
+            raise OwnCodeError(
+                "evaluate",
+                f"evaluate must return a dictionary of names and numbers, not {found!r:.80}",
             ) from None
 
     def gradient(self, client: int, w: Array, batch: Minibatches) -> Array:

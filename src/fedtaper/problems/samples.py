@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError, OwnCodeError
 from fedtaper.problems.randomness import own_generators, seed_everything
 
 if TYPE_CHECKING:
@@ -66,9 +66,10 @@ class Lazy:
         try:
             batch = arguments(self.collate(found))
         except (TypeError, ValueError, RuntimeError, KeyError) as trouble:
-            raise FedtaperError(
-                f"client {self.client}: its samples cannot be made into one batch ({trouble}); "
-                "give collate=, a function from a list of samples to a batch"
+            raise self._trouble(
+                f"its samples cannot be made into one batch ({trouble}); "
+                "give collate=, a function from a list of samples to a batch",
+                "collate",
             ) from None
         if self.check_finite:
             self._look(batch, index)
@@ -80,18 +81,20 @@ class Lazy:
         except FedtaperError:
             raise
         except Exception as trouble:
-            raise FedtaperError(
-                f"client {self.client}: sample {place} cannot be read "
-                f"({type(trouble).__name__}: {trouble})"
+            raise self._trouble(
+                f"sample {place} cannot be read ({type(trouble).__name__}: {trouble})"
             ) from trouble
+
+    def _trouble(self, text: str, part: str = "data set") -> OwnCodeError:
+        return OwnCodeError(part, text, f"client {self.client}")
 
     def _look(self, batch: tuple[Any, ...], index: NDArray[np.int64]) -> None:
         for name, tensor in _floats(batch):
             found = first_nonfinite(tensor)
             if found is not None:
                 where = f"sample {index[found[0]]}" if len(tensor) == len(index) else "a batch"
-                raise FedtaperError(
-                    f"client {self.client}: {where} holds NaN or infinity (in {name}); "
+                raise self._trouble(
+                    f"{where} holds NaN or infinity (in {name}); "
                     "mend the data, or pass check_finite=False"
                 )
 

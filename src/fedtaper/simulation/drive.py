@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,15 +15,17 @@ from numpy.typing import NDArray
 
 from fedtaper import engines
 from fedtaper.core.checks import check_type, check_whole
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError, OwnCodeError, own_code
 from fedtaper.core.protocols import Block, Engine, Options, Session, State
 from fedtaper.engines.gate import choose
 from fedtaper.experiment import Experiment
 from fedtaper.results import Run
+from fedtaper.simulation.callbacks import Callback, Progress, checked, verdict
 from fedtaper.simulation.challenger import Challenger, joined
 from fedtaper.simulation.controller import Controller, Judge
 from fedtaper.simulation.progress import Stopped, bar, interrupts
-from fedtaper.simulation.recorder import Recorder, thinning
+from fedtaper.simulation.recorder import Recorder, copied, thinning
+from fedtaper.simulation.start import Start, warm
 from fedtaper.storage.disk import Also, Disk, opened
 from fedtaper.storage.logs import Log
 from fedtaper.theory.stability import warn_if_unstable
@@ -36,6 +40,8 @@ def run(
     seeds: Iterable[int] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
+    start: Start | None = None,
+    callbacks: Sequence[Callback] = (),
     engine: str | Engine | None = None,
     device: str | None = None,
     precision: str | None = None,
@@ -56,6 +62,11 @@ def run(
         out: a folder to store the run in. It must not exist, unless resuming.
         resume: go on where a stopped run in ``out`` left off, or load it if it is finished. The
             experiment must be the stored one, setting by setting; more rounds are added to it.
+        start: the model to start from in place of the problem's first: a Run, a torch module, a
+            state_dict, or a vector. The clock starts at 1 all the same.
+        callbacks: functions that are called after every recorded round with where the run
+            stands (:class:`fedtaper.Progress`). One that returns True, or a reason in words,
+            ends the run there, as :class:`fedtaper.EarlyStopping` does.
         engine: "reference", "compiled" (regression), "cpu" or "cuda" (networks), "flower" (its
             simulation, on this machine); chosen by the problem, the rules and the device if not
             given. Or an engine of your own, see :class:`fedtaper.core.protocols.Engine`.
@@ -72,6 +83,9 @@ def run(
         judge: where the experiment is steered, what the controller looks at: a function from
             the model to every client's loss, or a problem with held-out samples of every
             client; by default the clients' own training losses.
+
+    Where your own code (loss, evaluate, data set, callback) raises, the rounds made so far are
+    kept: in the folder, to be gone on with, and as ``run`` of the :class:`OwnCodeError`.
     """
     if not isinstance(experiment, Experiment):
         raise FedtaperError(f"run needs an Experiment, not {type(experiment).__name__}")
@@ -87,7 +101,9 @@ def run(
         raise FedtaperError("resume=True needs out=, the folder of the run to go on with")
     options = Options(updates, seeds is not None, precision, device)
     selected = choose(experiment, engine, options)
-    with opened(out, resume, experiment, keep_data, also) as disk:
+    calls = checked(callbacks)
+    first, begins = warm(experiment, start, chosen)
+    with opened(out, resume, experiment, keep_data, also, begins) as disk:
         found = disk.standing(chosen, options.many_seeds) if resume else None
         if isinstance(found, Run):
             if updates and found.updates is None:
@@ -95,18 +111,18 @@ def run(
             return found
         warn_if_unstable(experiment)
         thinned = thinning(experiment, chosen, thin, updates)
-        record = Recorder(experiment, chosen, options.many_seeds, thinned)
-        state = engines.init(experiment, chosen, updates, selected.capabilities.memory_at_sites)
+        record = Recorder(experiment, chosen, options.many_seeds, thinned, begins)
+        at_sites = selected.capabilities.memory_at_sites
+        state = engines.init(experiment, chosen, updates, at_sites, first)
         record.challenger = Challenger(experiment, state)
         record.controller = Controller(experiment, state, judge)
         record.w0 = state.w.copy() if record.w is not None else None
         began = time.perf_counter() - record.restore(state, found)
         session = selected.open(record.e, state, options)
+        course = Course(selected, session, state, record, disk, began, log or Log(), calls)
         with interrupts() as stop:
             try:
-                _advance(
-                    selected, session, state, record, disk, began, progress, log or Log(), stop
-                )
+                course.advance(progress, stop)
             finally:
                 session.sync()
                 session.close()
@@ -118,41 +134,101 @@ def run(
         return made
 
 
-def _advance(
-    engine: Engine,
-    session: Session,
-    state: State,
-    record: Recorder,
-    disk: Disk,
-    began: float,
-    progress: bool | None,
-    log: Log,
-    stop: list[int],
-) -> None:
-    """All rounds, block by block, with a checkpoint now and then and when interrupted."""
-    e, each = record.e, engine.capabilities.saves_each_round
-    block = 1 if each else engine.block_rounds(e, len(state.seeds))
-    saved, pause = time.perf_counter(), min(SOONEST, CHECKPOINT_SECONDS)
-    with (
-        disk.checkpoints() as checkpoints,
-        log.opened(e, disk.folder, state.round) as note,
-        bar(e.rounds, state.round, progress) as moved,
-    ):
-        while state.round < e.rounds and not np.all(state.dead_round):
-            rounds, first = min(block, e.rounds - state.round), state.round
-            before = state.w.copy() if record.w is not None else None
-            record.add(first, before, _block(session, record, rounds))
-            moved(rounds, record.newest)
-            note(partial(record.rows, first, state.round))
-            if stop or each or time.perf_counter() - saved > pause:
-                start = time.perf_counter()
-                session.sync()
-                disk.describe()
-                checkpoints.save(record.checkpoint(state, start - began), behind=each)
-                saved = time.perf_counter()
-                pause = min(max(SOONEST, SHARE * (saved - start)), CHECKPOINT_SECONDS)
-            if stop:
-                raise Stopped(stop[0])
+@dataclass
+class Course:
+    """A run under way: all rounds, block by block, with a checkpoint now and then."""
+
+    engine: Engine
+    session: Session
+    state: State
+    record: Recorder
+    disk: Disk
+    began: float
+    log: Log
+    callbacks: tuple[Callback, ...]
+
+    def advance(self, progress: bool | None, stop: list[int]) -> None:
+        """To the last round, or to where a callback, a divergence or a signal ends it."""
+        e, state = self.record.e, self.state
+        with (
+            self.disk.checkpoints() as self.checkpoints,
+            self.log.opened(e, self.disk.folder, state.round) as note,
+            bar(e.rounds, state.round, progress) as moved,
+        ):
+            self.saved, self.pause = time.perf_counter(), min(SOONEST, CHECKPOINT_SECONDS)
+            while state.round < e.rounds and not np.all(state.dead_round):
+                first = state.round
+                self._block()
+                moved(state.round - first, self.record.newest)
+                note(partial(self.record.rows, first, state.round))
+                if stop or self._each or time.perf_counter() - self.saved > self.pause:
+                    self._checkpoint()
+                if stop:
+                    raise Stopped(stop[0])
+                if self.record.stopped:
+                    return
+
+    @property
+    def _each(self) -> bool:
+        """Whether every round is worth a checkpoint."""
+        return self.engine.capabilities.saves_each_round
+
+    @property
+    def _rounds(self) -> int:
+        """How many rounds the next block has: one where somebody looks at each."""
+        e, left = self.record.e, self.record.e.rounds - self.state.round
+        one = self._each or bool(self.callbacks)
+        return 1 if one else min(left, self.engine.block_rounds(e, len(self.state.seeds)))
+
+    def _block(self) -> None:
+        """Some rounds, or none of them: where the user's code fails, the state before is kept."""
+        record, state = self.record, self.state
+        self.session.sync()
+        before, first, rounds = copied(state), state.round, self._rounds
+        safe = record.checkpoint(before, time.perf_counter() - self.began)
+        try:
+            block = _block(self.session, record, rounds)
+            record.add(first, before.w if record.w is not None else None, block)
+            self._call()
+        except Exception as trouble:
+            if isinstance(trouble, OwnCodeError) and trouble.round is None and rounds == 1:
+                trouble.round = first + 1
+            self._rescue(trouble, before, safe)
+            raise
+
+    def _call(self) -> None:
+        """Every callback, where the newest round is a recorded one."""
+        record, state = self.record, self.state
+        if not self.callbacks or state.round not in record.round or np.all(state.dead_round):
+            return
+        now = Progress(record, state, self.session)
+        for callback in self.callbacks:
+            with own_code("callback", round_=state.round):
+                record.stopped = verdict(callback, now) or record.stopped
+
+    def _checkpoint(self) -> None:
+        start = time.perf_counter()
+        self.session.sync()
+        self.disk.describe()
+        made = self.record.checkpoint(self.state, start - self.began)
+        self.checkpoints.save(made, behind=self._each)
+        self.saved = time.perf_counter()
+        self.pause = min(max(SOONEST, SHARE * (self.saved - start)), CHECKPOINT_SECONDS)
+
+    def _rescue(self, trouble: Exception, before: State, safe: dict[str, Any]) -> None:
+        """Keep the rounds made before the block in which something failed."""
+        own = trouble if isinstance(trouble, OwnCodeError) else None
+        if not before.round:
+            return
+        where = " in the error's .run"
+        if self.disk.folder is not None:
+            with suppress(FedtaperError, OSError):  # a full disk, perhaps: the first trouble counts
+                self.disk.describe()
+                self.checkpoints.save(safe, failed=None if own is None else own.part)
+                where = f" in {self.disk.folder}: mend it, then resume (--resume, resume=True)"
+        if own is not None:
+            own.after = f"; {before.round} rounds are kept{where}"
+            own.run = self.record.finish(before, self.engine.name, float(safe["seconds"]))
 
 
 def _block(session: Session, record: Recorder, rounds: int) -> Block:

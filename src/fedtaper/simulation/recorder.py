@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,11 @@ Array = NDArray[np.float64]
 class Recorder:
     """Collects blocks into the arrays of a Run."""
 
-    def __init__(self, e: Experiment, seeds: NDArray[np.int64], many: bool, thin: int) -> None:
-        self.e, self.seeds, self.many = e, seeds, many
+    def __init__(
+        self, e: Experiment, seeds: NDArray[np.int64], many: bool, thin: int, start: str = ""
+    ) -> None:
+        self.e, self.seeds, self.many, self.start = e, seeds, many, start
+        self.stopped = ""  # why a callback ended the run
         kept = np.arange(thin, e.rounds + 1, thin)
         self.round = kept if kept.size and kept[-1] == e.rounds else np.append(kept, e.rounds)
         shape = (len(seeds), len(self.round))
@@ -196,7 +200,9 @@ class Recorder:
     def finish(self, state: State, engine: str, seconds: float) -> Run:
         """The Run; a diverged seed ends where it diverged."""
         e = self.e
-        keep = np.ones(len(self.round), dtype=bool)
+        keep = self.round <= state.round  # a run may end early
+        if self.many and np.all(state.dead_round):
+            keep[:] = True  # NaN from where each diverged
         if not self.many and state.dead_round[0]:
             keep = self.round < state.dead_round[0]
         pick = (lambda array: array[:, keep]) if self.many else (lambda array: array[0][keep])
@@ -218,7 +224,23 @@ class Recorder:
             diverged=_divergences(e, state),
             engine=engine,
             seconds=seconds,
+            start=self.start,
+            stopped=self.stopped,
         )
+
+
+def copied(state: State) -> State:
+    """The State as it is now; the rounds to come leave it alone."""
+    return replace(
+        state,
+        w=state.w.copy(),
+        memory=tuple(array.copy() for array in state.memory),
+        dead_round=state.dead_round.copy(),
+        dead_client=state.dead_client.copy(),
+        last=None if state.last is None else state.last.copy(),
+        history=None if state.history is None else state.history.copy(),
+        clients=tuple(array.copy() for array in state.clients),
+    )
 
 
 def _divergences(e: Experiment, state: State) -> tuple[Divergence, ...]:

@@ -23,12 +23,19 @@ NEEDED = (
 
 
 def save_checkpoint(
-    out: str | Path, values: dict[str, Any], fingerprint: dict[str, Any] | None = None
+    out: str | Path,
+    values: dict[str, Any],
+    fingerprint: dict[str, Any] | None = None,
+    failed: str | None = None,
 ) -> None:
-    """Write where a run stands; the checkpoint before it is kept."""
+    """Write where a run stands; the checkpoint before it is kept.
+
+    ``failed`` names the part of the user's code that ended the run: it may be mended.
+    """
     path = Path(out) / CHECKPOINT
     beside = path.with_name(f".{CHECKPOINT}.new{durable.PART}")
-    durable.write_arrays(beside, values, {"fingerprint": fingerprint})
+    notes = {"fingerprint": fingerprint} | ({"failed": failed} if failed else {})
+    durable.write_arrays(beside, values, notes)
     try:
         if path.is_file():
             path.replace(path.with_name(PREVIOUS))
@@ -69,7 +76,8 @@ def _read(path: Path) -> dict[str, Any]:
         if name not in values:
             raise FedtaperError(f"{path} is damaged: it has no {name}")
     _shapes(values, path)
-    return values | {"fingerprint": (notes or {}).get("fingerprint")}
+    about = notes or {}
+    return values | {"fingerprint": about.get("fingerprint"), "failed": about.get("failed")}
 
 
 def _shapes(values: dict[str, Any], path: Path) -> None:
@@ -98,6 +106,7 @@ class Checkpoints:
         self.fingerprint = fingerprint
         self.writer: threading.Thread | None = None
         self.waiting: dict[str, Any] | None = None  # the next to be written
+        self.failed: str | None = None
         self.trouble: BaseException | None = None
         self.lock = threading.Lock()
 
@@ -107,7 +116,7 @@ class Checkpoints:
     def __exit__(self, kind: Any, *trouble: object) -> None:
         self._wait(quiet=kind is not None)
 
-    def save(self, values: dict[str, Any], behind: bool = False) -> None:
+    def save(self, values: dict[str, Any], behind: bool = False, failed: str | None = None) -> None:
         """Write; ``behind`` only begins to, and nobody may change the arrays from then on.
 
         Where the disk is slower than the work, a checkpoint that still waits is passed over for
@@ -117,7 +126,7 @@ class Checkpoints:
             return
         self._raise()
         with self.lock:
-            self.waiting = values
+            self.waiting, self.failed = values, failed
             if self.writer is None:
                 self.writer = threading.Thread(target=self._write, args=(self.out,))
                 self.writer.start()
@@ -127,12 +136,12 @@ class Checkpoints:
     def _write(self, out: str | Path) -> None:
         while True:
             with self.lock:
-                values, self.waiting = self.waiting, None
+                values, self.waiting, failed = self.waiting, None, self.failed
                 if values is None:
                     self.writer = None
                     return
             try:
-                save_checkpoint(out, values, self.fingerprint)
+                save_checkpoint(out, values, self.fingerprint, failed)
             except BaseException as trouble:  # raised again where the work goes on
                 self.trouble = trouble
 

@@ -31,9 +31,12 @@ class Disk:
         experiment: Experiment,
         keep_data: bool = False,
         also: Also | None = None,
+        start: str = "",
     ) -> None:
         self.folder, self.e, self.keep_data, self.also = folder, experiment, keep_data, also
         self.known: Fingerprint | None = None if folder is None else fingerprint(experiment)
+        if self.known is not None and start:  # of a warm start: another model, another run
+            self.known["settings"]["start"] = start
 
     def standing(self, seeds: NDArray[np.int64], many: bool) -> Run | dict[str, Any] | None:
         """What a resume finds, see :func:`fedtaper.storage.resuming.standing`."""
@@ -73,10 +76,11 @@ def opened(
     experiment: Experiment,
     keep_data: bool = False,
     also: Also | None = None,
+    start: str = "",
 ) -> Iterator[Disk]:
     """The folder of a run, with this process as its only writer."""
     if out is None:
         yield Disk(None, experiment)
         return
     with store.opened(out, resume) as folder:
-        yield Disk(folder, experiment, keep_data, also)
+        yield Disk(folder, experiment, keep_data, also, start)

@@ -65,7 +65,7 @@ def _loaded(folder: Path, problem: Any, experiment: Experiment | None) -> Run:
     e = experiment or read_toml(folder / CONFIG, problem or _recorded(folder), trusted=False)
     if about is not None and (problem is not None or experiment is not None):
         e = as_asked(e)
-        found = differences(about["fingerprint"], fingerprint(e))
+        found = differences(about["fingerprint"], fingerprint(e), ignore=("start",))
         if found:
             raise FedtaperError(f"{folder} holds another experiment: {in_words(found)}")
     looks = _looks(arrays)
@@ -93,6 +93,8 @@ def _loaded(folder: Path, problem: Any, experiment: Experiment | None) -> Run:
         path=folder,
         provenance=notes,
         model=_stored_model(folder),
+        start=str(notes.get("start", "")),
+        stopped=str(notes.get("stopped", "")),
     )
     _check_shapes(made, folder)
     return made

@@ -25,6 +25,7 @@ def provenance(run: Run) -> dict[str, Any]:
         "many": run.many,
         "seconds": round(run.seconds, 4),
         "diverged": [asdict(d) for d in run.diverged],
+        **{k: v for k, v in (("start", run.start), ("stopped", run.stopped)) if v},
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError, warn
 from fedtaper.experiment import Experiment
 from fedtaper.results import Run
 from fedtaper.storage import durable
@@ -35,7 +35,7 @@ def standing(
     out = Path(out)
     saved = load_checkpoint(out)
     if saved is not None:
-        _compare(out, saved["fingerprint"], now)
+        _compare(out, saved["fingerprint"], now, saved["failed"])
         _same_seeds(out, saved["seeds"].tolist(), seeds.tolist())
     if not (out / ARRAYS).is_file():
         return saved
@@ -49,11 +49,29 @@ def standing(
     return run
 
 
-def _compare(out: Path, stored: Fingerprint | None, now: Fingerprint) -> None:
-    """Refuse another experiment; checkpoints of older versions say nothing of theirs."""
+MENDED = {  # by the part of the user's code that failed: the settings that may have changed
+    "loss": "problem: loss",
+    "evaluate": "problem: evaluate",
+    "collate": "problem: collate",
+    "gradient": "problem: class",
+    "data set": "data of ",
+}
+
+
+def _compare(
+    out: Path, stored: Fingerprint | None, now: Fingerprint, failed: str | None = None
+) -> None:
+    """Refuse another experiment; checkpoints of older versions say nothing of theirs.
+
+    Where the user's own code ended the run, that part may have been mended since.
+    """
     if stored is None:
         return
     found = differences(stored, now, ignore=("rounds",))
+    mended = [text for text in found if failed and text.startswith(MENDED.get(failed, "\n"))]
+    if mended and len(mended) == len(found):
+        warn(f"{out}: {failed} failed there and was changed since; the run goes on with the new")
+        found = []
     before, after = int(stored["settings"]["rounds"]), int(now["settings"]["rounds"])
     if after < before:
         found.insert(0, f"rounds: {before} -> {after}, which is fewer")
