@@ -154,6 +154,61 @@ def test_data_of_a_custom_problem_counts():
     assert found.startswith("problem: loss")
 
 
+class Shifted:
+    """A data set that is read sample by sample."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x.tolist(), y  # x is seen by reading it, y by its contents
+        self.reads = 0
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, place):
+        self.reads += 1
+        return np.float32(self.x[place]) + np.float32(np.random.uniform()), self.y[place]  # noqa: NPY002
+
+
+def _frame(x, y):
+    pandas = pytest.importorskip("pandas")
+    return pandas.DataFrame(x, columns=["a", "b", "c"]), pandas.Series(y[:, 0])
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        _frame,
+        lambda x, y: list(zip(x, y, strict=True)),
+        lambda x, y: (x.tolist(), y.tolist()),
+        lambda x, y: {"x": x, "y": y},
+        Shifted,
+        lambda x, y: pytest.importorskip("torch").utils.data.Subset(Shifted(x, y), range(7)),
+        lambda x, y: pytest.importorskip("datasets").Dataset.from_dict({"x": x, "y": y}),
+    ],
+)
+@pytest.mark.parametrize("what", ["x", "y"])
+def test_other_data_is_noticed_in_whatever_form_it_comes(form, what):
+    torch = pytest.importorskip("torch")
+
+    def stored(shift):
+        x, y = (np.random.default_rng(3).normal(size=(80, k)).astype("float32") for k in (3, 1))
+        changed = x if what == "x" else y
+        changed[0, 0] += shift  # one number; of data sets, in a sample that is read
+        problem = ft.Custom(lambda m, *b: m(b), lambda: torch.nn.Linear(3, 1), [form(x, y)] * 2)
+        return fingerprint(experiment(problem))
+
+    assert differences(stored(0.0), stored(0.0)) == []
+    assert differences(stored(0.0), stored(1e-3)) == ["data of clients 0, 1 differs"]
+
+
+def test_a_data_set_that_counts_its_reads_stays_the_same():
+    torch = pytest.importorskip("torch")
+    data = [Shifted(np.ones((8, 3)), np.ones((8, 1)))]
+    problem = ft.Custom(lambda m, *b: m(b), lambda: torch.nn.Linear(3, 1), data)
+    before = fingerprint(experiment(problem))
+    assert data[0].reads and differences(before, fingerprint(experiment(problem))) == []
+
+
 # ------------------------------------------------------------------ own rules and schedules
 
 

@@ -24,11 +24,11 @@ from fedtaper.experiment import Experiment
 from fedtaper.problems.custom import Custom
 from fedtaper.problems.images import ImageClassification
 from fedtaper.problems.linear import LinearRegression
+from fedtaper.storage.contents import SHORT, as_array, digest, digests_of
 from fedtaper.storage.durable import array_digest
 from fedtaper.storage.names import OWN, import_path
 
 Fingerprint = dict[str, Any]
-SHORT = 16  # digits kept of a digest
 DEEP = 6  # levels of objects within objects
 SHOWN = 6  # differences that a message names
 DERIVED = {"client_samples", "arrays"}  # fields of problems that follow from others
@@ -81,7 +81,7 @@ def text(value: Any, depth: int = 0) -> str:
     plain = _number(value)
     if plain is not None:
         return plain
-    array = _array(value)
+    array = as_array(value)
     if array is not None:
         return f"array {array_digest(array)[:SHORT]}"
     if depth >= DEEP:
@@ -164,7 +164,7 @@ def _code(thing: Any, depth: int) -> str:
             caught = cell.cell_contents
         except ValueError:  # not set yet
             continue
-        if _plain(caught) or _array(caught) is not None:
+        if _plain(caught) or as_array(caught) is not None:
             held.append(f"{name}={text(caught, depth + 1)}")
     return f"{path}#{inside}" + (f"[{', '.join(held)}]" if held else "")
 
@@ -182,16 +182,6 @@ def _source(thing: Any) -> str:
         return "".join(lines.split())
 
 
-def _array(value: Any) -> Any:
-    """NumPy's view of an array or a tensor; None for anything else."""
-    if isinstance(value, np.ndarray):
-        return value if value.dtype.kind != "O" else None
-    if import_path(type(value)) not in ("torch:Tensor", "torch.nn.parameter:Parameter"):
-        return None
-    tensor = value.detach().cpu()
-    return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
-
-
 def _problem(problem: Any) -> dict[str, str]:
     """The problem's settings."""
     found = {"class": _code(type(problem), 0) if not _ours(problem) else type(problem).__name__}
@@ -204,7 +194,9 @@ def _problem(problem: Any) -> dict[str, str]:
         return found | code
     if not is_dataclass(problem):
         held = vars(problem) if _has_vars(problem) else {}
-        return found | {k: text(v) for k, v in sorted(held.items()) if _plain(v)}
+        texts = {k: text(v) for k, v in sorted(held.items()) if _plain(v)}
+        lists = {k: digest(v) for k, v in sorted(held.items()) if _collected(v)}
+        return found | texts | lists
     skip = set(DERIVED)
     if isinstance(problem, LinearRegression):
         skip |= {"samples"}  # compared client by client
@@ -214,6 +206,15 @@ def _problem(problem: Any) -> dict[str, str]:
         skip |= {"data_dir"}  # where the file lies; what is in it is compared
     kept = [f for f in fields(problem) if f.name not in skip and not f.name.startswith("_")]
     return found | {f.name: text(getattr(problem, f.name)) for f in kept}
+
+
+def _collected(value: Any) -> bool:
+    """Whether an attribute is the clients' data: a list or a dictionary of arrays, or a table."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (tuple, list)):
+        return bool(value) and all(as_array(v) is not None or _collected(v) for v in value)
+    return hasattr(value, "to_numpy")  # users' data of any library
 
 
 def _ours(problem: Any) -> bool:
@@ -230,32 +231,13 @@ def _data(problem: Any) -> list[str]:
         data = problem.data
         return [_digests((data.train_x[p], data.train_y[p])) for p in problem.places]
     if isinstance(problem, Custom):
-        return [_entry(entry) for entry in problem.client_data]
+        return digests_of(problem.client_data)
     return []
 
 
 def _digests(arrays: Any) -> str:
     joined = "".join(array_digest(array) for array in arrays)
     return hashlib.sha256(joined.encode()).hexdigest()[:SHORT]
-
-
-def _entry(entry: Any) -> str:
-    """A client's own data: arrays by their contents, a data set of the user's by its class."""
-    array = _array(entry)
-    if array is not None:
-        return array_digest(array)[:SHORT]
-    if isinstance(entry, Mapping):
-        return _joined([f"{k}:{_entry(v)}" for k, v in entry.items()])
-    if isinstance(entry, (tuple, list)) and len(entry) <= 64:
-        return _joined([_entry(part) for part in entry])
-    tensors = getattr(entry, "tensors", None)  # a TensorDataset
-    if isinstance(tensors, tuple):
-        return _entry(tensors)
-    return _joined([import_path(entry), str(len(entry))])
-
-
-def _joined(parts: Sequence[str]) -> str:
-    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:SHORT]
 
 
 def _runs(values: Sequence[str]) -> list[list[Any]]:
