@@ -7,7 +7,11 @@ from fedtaper.cli.main import app
 
 def test_plan_and_audit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = ["plan", "1", "0.1", "0.1", "--rounds", "30", "--local-steps", "5", "--stable"]
+    file = (
+        '[experiment]\nrounds = 1\nlocal_steps = 5\n[problem]\nkind = "linear"\nnum_clients = 3\n'
+    )
+    (tmp_path / "base.toml").write_text(f"{file}[schedules]\nc = 0.1\ndelta = 0.8\n")
+    words = ["plan", "1", "0.1", "0.1", "--rounds", "30", "--stable", "--file", "base.toml"]
     done = CliRunner().invoke(app, [*words, "--out", "plan.toml", "--plot", "plan.png"])
     assert done.exit_code == 0, done.output
     assert (tmp_path / "plan.png").is_file()

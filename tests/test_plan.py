@@ -166,10 +166,22 @@ def test_rare_client_by_name(monkeypatch):
 
 
 def test_the_offset_that_avoids_the_climb():
-    found = ft.plan([1, 1], rounds=10, local_steps=5, offset=None)
+    problem = ft.LinearRegression(num_clients=2)
+    found = ft.plan([1, 1], rounds=10, local_steps=5, offset=None, problem=problem)
     assert found.schedules[0].offset > 0
     assert ft.stability(found.experiment).stable
-    assert not ft.stability(ft.plan([1, 1], rounds=10, local_steps=5).experiment).stable
+    plain = ft.plan([1, 1], rounds=10, local_steps=5, problem=problem)
+    assert not ft.stability(plain.experiment).stable and "overshoot" in plain.advice
+
+
+def test_without_a_problem_nothing_is_judged_and_epochs_are_counted():
+    found = ft.plan([1, 0.1], rounds=10, local_epochs=3, sizes=[500, 1000])
+    assert found.experiment.clock == "epoch" and found.experiment.period == 3
+    assert "not judged" in found.advice and "curvature" not in str(found)
+    updates = ft.plan([1, 0.1], rounds=10, local_epochs=3, sizes=[500, 1000], clock="update")
+    assert updates.experiment.period == 60
+    with pytest.raises(ft.FedtaperError, match=r"problem= \(--file\)"):
+        ft.plan([1, 1], rounds=10, local_steps=5, offset=None)
 
 
 def test_power_iteration_agrees_with_the_closed_form():

@@ -103,7 +103,7 @@ def of_run(run):
     return {"told": told} | {name: a for name, a in found.items() if a is not None}
 
 
-def of_record(record, *, skip=("gain",)):  # what came later
+def of_record(record, *, skip=("gain", "names")):  # what came later
     """The numbers of a dataclass, such as a Forecast; and its tuples of numbers."""
     found = {f.name: getattr(record, f.name) for f in fields(record) if f.name not in skip}
     found = {name: value for name, value in found.items() if value is not None}
@@ -367,8 +367,12 @@ def plans():
             ["client 0 counts 3x", "fade client 2 to 30% by round 80"], 100, 5, num_clients=4
         ),
         "too fast": lambda: ft.plan("fade client 1 to 1% by round 10", 50, 5, num_clients=3),
-        "equal": lambda: ft.plan("equal effective influence", 60, local_epochs=1, sizes=sizes),
-        "offset": lambda: ft.plan([1, 0.5], 60, 5, offset=None),
+        "equal": lambda: ft.plan(
+            "equal effective influence", 60, local_epochs=1, sizes=sizes, clock="update"
+        ),
+        "offset": lambda: ft.plan(
+            [1, 0.5], 60, 5, offset=None, problem=ft.LinearRegression(num_clients=2)
+        ),
         "rare": lambda: ft.plan(
             "rare client counts 10x", 20, local_epochs=1, batch_size=32, problem=own
         ),

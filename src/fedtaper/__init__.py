@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from fedtaper.simulation.callbacks import EarlyStopping, Progress
     from fedtaper.simulation.drive import run
     from fedtaper.simulation.jobs import run_many
+    from fedtaper.simulation.sweep import Sweep, sweep
     from fedtaper.storage.config import from_toml, read_toml, to_toml
     from fedtaper.storage.logs import Log
     from fedtaper.storage.store import load
@@ -161,6 +162,7 @@ _WHERE = {  # public name: the module that it is imported from when it is first 
     "Steered": "fedtaper.outcomes.steer",
     "Steering": "fedtaper.rules.steering",
     "Looks": "fedtaper.rules.steering",
+    "Sweep": "fedtaper.simulation.sweep",
     "Tapers": "fedtaper.rules.behaviours",
     "Task": "fedtaper.engines.flower.federation",
     "Tracking": "fedtaper.theory.tracking",
@@ -192,6 +194,7 @@ _WHERE = {  # public name: the module that it is imported from when it is first 
     "run_many": "fedtaper.simulation.jobs",
     "stability": "fedtaper.theory.stability",
     "steer": "fedtaper.outcomes.steer",
+    "sweep": "fedtaper.simulation.sweep",
     "to_toml": "fedtaper.storage.config",
     "tracking_error": "fedtaper.theory.tracking",
 }
@@ -298,6 +301,7 @@ __all__ = [
     "StabilityWarning",
     "Steered",
     "Steering",
+    "Sweep",
     "Tapers",
     "Task",
     "Tracking",
@@ -330,6 +334,7 @@ __all__ = [
     "run_many",
     "stability",
     "steer",
+    "sweep",
     "to_toml",
     "tracking_error",
 ]

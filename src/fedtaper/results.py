@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import as_network, is_network
+from fedtaper.core.tables import html
 from fedtaper.experiment import Experiment
 from fedtaper.rules.challenges import Answers
 from fedtaper.rules.steering import Looks, scales
@@ -26,9 +29,11 @@ class Divergence:
     round: int
     client: int
     reason: str
+    name: str = ""  # of the client, where it has one
 
     def __str__(self) -> str:
-        where = f"seed {self.seed} diverged in round {self.round} at client {self.client}"
+        who = self.name or f"client {self.client}"
+        where = f"seed {self.seed} diverged in round {self.round} at {who}"
         return f"{where}: {self.reason}"
 
 
@@ -82,10 +87,23 @@ class Run:
 
     def __repr__(self) -> str:
         ends = f", {len(self.diverged)} diverged" if self.diverged else ""
+        ends += f", stopped: {self.stopped}" if self.stopped else ""
         return (
             f"Run({len(self.round)} rounds x {len(self.seeds)} seeds, "
             f"metrics {', '.join(self.metrics)}{ends})"
         )
+
+    def _repr_html_(self) -> str:
+        e, many = self.experiment, self.many
+        rows = [["metric", "median of the seeds" if many else "value"]]
+        for name, values in self.metrics.items():
+            if values.shape[-1] and name != "seconds":
+                rows.append([name, f"{np.nanmedian(values[..., -1]):.4g}"])
+        last = f"{self.round[-1]:,} of {e.rounds:,}" if len(self.round) else "0"
+        seeds = f"{len(self.seeds)} seeds" if many else f"seed {self.seeds[0]}"
+        title = f"Run: round {last}, {seeds}, {self.engine} engine, {self.seconds:.1f} s"
+        notes = [*map(str, self.diverged), *([f"Stopped: {self.stopped}."] if self.stopped else [])]
+        return html(title, rows, notes)
 
     @property
     def final(self) -> Array:
@@ -131,15 +149,56 @@ class Run:
             raise FedtaperError(f"of which seed? This run has seeds {list(self.seeds)[:20]}")
         return np.asarray(self.final[self.seeds.index(int(seed))])
 
+    @property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The metrics as a tidy table: one row per seed and recorded round."""
+        seeds = len(self.seeds)
+        front = {"seed": np.repeat(np.array(self.seeds), len(self.round))}
+        front |= {name: np.tile(vars(self)[name], seeds) for name in ("round", "n", "t")}
+        return front | {name: values.reshape(-1) for name, values in self.metrics.items()}
+
     def to_frame(self) -> Any:
         """The metrics as a pandas DataFrame: one row per seed and recorded round."""
+        return need_pandas().DataFrame(self.columns)
+
+    def to_csv(self, path: str | Path) -> Path:
+        """Write the metrics as CSV: one row per seed and recorded round."""
+        found, path = self.columns, Path(path)
+        with path.open("w", encoding="utf-8", newline="") as file:
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow(found)
+            rows.writerows(zip(*(column.tolist() for column in found.values()), strict=True))
+        return path
+
+    def to_parquet(self, path: str | Path) -> Path:
+        """Write the metrics as Parquet, which needs pyarrow."""
         try:
-            import pandas
+            import pyarrow
+            from pyarrow.parquet import write_table
         except ImportError:
-            raise FedtaperError("to_frame needs pandas: pip install pandas") from None
-        parts = []
-        for s, seed in enumerate(self.seeds):
-            rows = {name: v[s] if self.many else v for name, v in self.metrics.items()}
-            columns = {"seed": seed, "round": self.round, "n": self.n, "t": self.t, **rows}
-            parts.append(pandas.DataFrame(columns))
-        return pandas.concat(parts, ignore_index=True)
+            raise FedtaperError(
+                "to_parquet needs pyarrow (pip install pyarrow); to_csv needs nothing"
+            ) from None
+        write_table(pyarrow.table(self.columns), Path(path))
+        return Path(path)
+
+    def plot(self, path: str | Path | None = None, metrics: Sequence[str] | None = None) -> Any:
+        """Draw the metrics over the rounds, several seeds as a median with a band.
+
+        Args:
+            path: a file to write, PNG or SVG. Without it the figure is returned, and a
+                notebook shows it.
+            metrics: which; by default all.
+        """
+        from fedtaper.show.run_plots import metrics_plot
+
+        return metrics_plot(self, metrics, path)
+
+
+def need_pandas() -> Any:
+    """The pandas module, or one line that says how to get it."""
+    try:
+        import pandas
+    except ImportError:
+        raise FedtaperError("a data frame needs pandas: pip install pandas") from None
+    return pandas

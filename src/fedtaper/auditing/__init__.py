@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -101,7 +102,8 @@ def audit(
                 )
             auditor.held_out, auditor.alike = list(held_out.sizes.swapaxes(0, 1)), held_out.alike
         return auditor.result(level)
-    return _assemble(trace, declared_p, deltas, rounds, clock, level)
+    found = _assemble(trace, declared_p, deltas, rounds, clock, level)
+    return replace(found, names=source.experiment.names or ())
 
 
 class Auditor:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fedtaper.auditing import ClientAudit, audit
 from fedtaper.auditing.judge import LEAST_ROUNDS, judge
 from fedtaper.auditing.traces import trace_of
+from fedtaper.core.tables import capital
 from fedtaper.results import Run
 
 Array = NDArray[np.float64]
@@ -26,31 +27,32 @@ class History:
     low: Array
     high: Array
     asked: NDArray[np.int64]  # the rounds with an answer to a challenge
+    name: str  # the client in words
 
     @property
     def sentence(self) -> str:
         """The evidence in words for people who do not train models."""
-        c = self.said
+        c, who = self.said, capital(self.name)
         about = f"declared a taper of {c.declared_delta:g}"
         if c.verdict == "idle":
-            return f"Client {c.client} {about}, but has sent nothing since round {c.since}."
+            return f"{who} {about}, but has sent nothing since round {c.since}."
         if c.verdict in ("noise", "copying"):
             what = "random numbers" if c.verdict == "noise" else "copies of the others' work"
-            return f"Client {c.client} {about}, but has sent {what} since round {c.since}."
+            return f"{who} {about}, but has sent {what} since round {c.since}."
         if not np.isfinite(c.delta):
-            return f"Client {c.client} {about}. There is no evidence for or against it yet."
+            return f"{who} {about}. There is no evidence for or against it yet."
         seen = f"its contributions show {c.delta:.2f} (between {c.delta_low:.2f} and "
         seen += f"{c.delta_high:.2f})"
         if c.verdict == "as declared":
-            return f"Client {c.client} {about}, and {seen}: it contributes as it said."
+            return f"{who} {about}, and {seen}: it contributes as it said."
         if c.verdict in ("fading", "rising"):
             way = "withdraws faster" if c.verdict == "fading" else "takes more influence"
             sure = f"This has been certain since round {c.since}; an honest client is ever "
             return (
-                f"Client {c.client} {about}, but {seen}: it {way} than it said. {sure}"
+                f"{who} {about}, but {seen}: it {way} than it said. {sure}"
                 "accused with a chance of at most 1 %."
             )
-        return f"Client {c.client} {about}; {seen}. That is not enough for a verdict yet."
+        return f"{who} {about}; {seen}. That is not enough for a verdict yet."
 
 
 def histories(run: Run, seed: int | None = None, level: float = 0.95) -> list[History]:
@@ -72,5 +74,5 @@ def histories(run: Run, seed: int | None = None, level: float = 0.95) -> list[Hi
     for i, c in enumerate(found.clients):
         delta, half = c.declared_delta + excess[:, i], width[:, i]
         asked = looks[:0] if trace.asked is None else looks[np.isfinite(trace.asked.q[i])]
-        out.append(History(c, looks, delta, delta - half, delta + half, asked))
+        out.append(History(c, looks, delta, delta - half, delta + half, asked, found.name(i)))
     return out

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
+
+from fedtaper.core.tables import html, label, plain
 
 Verdict = Literal[
     "as declared", "fading", "rising", "idle", "noise", "copying", "cannot tell yet", "cannot tell"
@@ -58,7 +61,7 @@ class ClientAudit:
         return self.verdict in ACCUSATIONS
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Audit:
     """The verdicts on all clients, from ``rounds`` rounds, at clock ``n``."""
 
@@ -67,6 +70,7 @@ class Audit:
     n: float
     witness: Literal["updates", "norms", "challenges"]
     level: float = 0.95
+    names: tuple[str, ...] = ()  # of the clients, where they have any
 
     @property
     def accused(self) -> tuple[ClientAudit, ...]:
@@ -96,19 +100,28 @@ class Audit:
     def rows(self) -> list[list[str]]:
         """The table's cells, a heading first: declared delta and p, each beside its estimate."""
         head = ["client", "verdict", "delta", "estimated", "p", "estimated", "since"]
-        return [head, *(_cells(c) for c in self.clients)]
+        return [head, *([label(self.names, c.client), *_cells(c)] for c in self.clients)]
 
     def __str__(self) -> str:
-        rows = self.rows()
-        widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
-        lines = ["  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)) for r in rows]
-        shown = [line.rstrip() for line in lines]
+        shown = plain(self.rows(), left=True)
         return "\n".join([self.title, *shown, *self.remarks(), self.caveat])
+
+    def __repr__(self) -> str:
+        counts = Counter(c.verdict for c in self.clients)
+        said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+        return f"Audit(round {self.rounds}, from {self.witness}: {said})"
+
+    def _repr_html_(self) -> str:
+        return html(self.title, self.rows(), [*self.remarks(), self.caveat])
+
+    def name(self, client: int) -> str:
+        """A client in words: its name, or "client 3"."""
+        return self.names[client] if self.names else f"client {client}"
 
     def remarks(self) -> list[str]:
         """The notes on single clients; what holds for all of them is in the caveat."""
         pairs = [(c.client, note) for c in self.clients for note in c.notes]
-        shown = [f"client {i}: {n}" for i, n in pairs if n not in (SIZES_ONLY, NO_WITNESS)]
+        shown = [f"{self.name(i)}: {n}" for i, n in pairs if n not in (SIZES_ONLY, NO_WITNESS)]
         if any(c.verdict == "cannot tell" for c in self.clients):
             shown.append(f"cannot tell: {NO_WITNESS}.")
         return shown
@@ -116,7 +129,6 @@ class Audit:
 
 def _cells(c: ClientAudit) -> list[str]:
     return [
-        str(c.client),
         c.verdict,
         f"{c.declared_delta:.3g}",
         _interval(c.delta, c.delta_low, c.delta_high),

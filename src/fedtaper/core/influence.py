@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedtaper.core.checks import as_numbers, check_number, per_client
 from fedtaper.core.errors import AssumptionWarning, FedtaperError, warn
 from fedtaper.core.schedules import Schedule, step_sizes
+from fedtaper.core.tables import html, label, plain
 
 
 def reference_client(schedules: Sequence[Schedule], rates: ArrayLike | None = None) -> int:
@@ -77,7 +78,7 @@ def checked_schedules(schedules: Sequence[Schedule] | Schedule) -> list[Schedule
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Influence:
     """What moves the shared model in one round, client by client, and its factors.
 
@@ -95,6 +96,29 @@ class Influence:
     participation: NDArray[np.float64]
     reference: int
     gain: NDArray[np.float64] | float = 1.0
+    names: tuple[str, ...] = ()  # of the clients, where they have any
+
+    def rows(self) -> list[list[str]]:
+        """The table's cells, a heading first: the effective influence, then its factors."""
+        head = ["client", "effective", "share", "step size", "steps", "step sum"]
+        rows = [[*head, "weight", "rate", "gain"]]
+        count = len(self.step_size)
+        gain = np.broadcast_to(self.gain, count)
+        columns = [self.effective, self.share, self.step_size, self.local_steps, self.step_sum]
+        columns += [self.server_weight, self.participation, gain]
+        for i in range(count):
+            rows.append([label(self.names, i), *(f"{column[i]:.4g}" for column in columns)])
+        return rows
+
+    def __repr__(self) -> str:
+        each = (f"{label(self.names, i)} {p:.3g}" for i, p in enumerate(self.effective))
+        return f"Influence({', '.join(each):.200})"
+
+    def __str__(self) -> str:
+        return "\n".join(plain(self.rows()))
+
+    def _repr_html_(self) -> str:
+        return html("Influence", self.rows())
 
     @property
     def raw(self) -> NDArray[np.float64]:

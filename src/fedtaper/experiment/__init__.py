@@ -14,6 +14,7 @@ from fedtaper.core.influence import ClientGroup, Influence, reference_client
 from fedtaper.core.participation import Chances, Participation
 from fedtaper.core.protocols import LocalRule, Problem, ServerRule, Unit
 from fedtaper.core.schedules import step_sizes
+from fedtaper.core.tables import html
 from fedtaper.experiment import checks, influences
 from fedtaper.rules import arrivals
 from fedtaper.rules.asynchronous import Asynchronous
@@ -28,7 +29,7 @@ from fedtaper.rules.steering import Steering
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Experiment:
     """A federation to simulate: problem, step sizes, rules and their sizes.
 
@@ -93,6 +94,25 @@ class Experiment:
 
     def __post_init__(self) -> None:
         checks.prepare(self)
+
+    def __repr__(self) -> str:
+        """What it is in one line; ``ft.to_toml`` has every setting."""
+        work = f"{self.local_epochs} epochs" if self.local_steps is None else "local steps"
+        if isinstance(self.local_steps, int):
+            work = f"{self.local_steps} steps"
+        tapers = list(dict.fromkeys(schedule.formula for schedule in self.schedules))
+        more = f" and {len(tapers) - 2} more" if len(tapers) > 2 else ""
+        problem = type(self.problem).__name__
+        return (
+            f"Experiment({problem}, {self.num_clients} clients, {self.rounds} rounds of {work}, "
+            f"batches of {self.batch_size}, a = {', '.join(tapers[:2])}{more}, {self.local!r}, "
+            f"{self.server!r})"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [["clients", "step size", "influence", "in the limit"]]
+        rows += [[g.who, g.taper, f"{g.effective:.4g}", f"{g.limit:.4g}"] for g in self.groups()]
+        return html(repr(self), rows)
 
     @property
     def num_clients(self) -> int:

@@ -101,6 +101,7 @@ def in_round(e: Experiment, round_: int) -> Influence:
         participation=_taking(e, weights)[0],
         reference=e.reference,
         gain=gain,
+        names=e.names or (),
     )
     if isinstance(e.local, Memoryless):
         return plain

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.auditing import Audit, audit
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.tables import html, label, plain
 from fedtaper.outcomes.contributions import Contributions, contributions
 from fedtaper.outcomes.equilibria import shares
 from fedtaper.outcomes.fair import Fair
@@ -44,12 +45,13 @@ class Board:
     contributions: Contributions | None
     gap: float
     missing: tuple[str, ...]
+    names: tuple[str, ...] = ()  # of the clients, where they have any
 
     def rows(self) -> list[list[str]]:
         """One table: a heading, then one row per client."""
         head = ["client", "asked", "given"]
         columns: list[list[str]] = [
-            [str(i) for i in range(len(self.asked))],
+            [label(self.names, i) for i in range(len(self.asked))],
             [f"{v:.1%}" for v in self.asked],
             [f"{v:.1%}" for v in self.given],
         ]
@@ -85,10 +87,10 @@ class Board:
         return [*out, *self.missing]
 
     def __str__(self) -> str:
-        rows = self.rows()
-        widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
-        lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join(["Asked, given, certified", *lines, *self.sentences()])
+        return "\n".join(["Asked, given, certified", *plain(self.rows()), *self.sentences()])
+
+    def _repr_html_(self) -> str:
+        return html("Asked, given, certified", self.rows(), self.sentences())
 
 
 def board(
@@ -142,6 +144,7 @@ def board(
         contributions=attempt("Contributions", lambda: contributions(e)),
         gap=gap,
         missing=tuple(missing),
+        names=e.names or (),
     )
 
 

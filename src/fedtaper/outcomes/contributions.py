@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.tables import html, label, plain
 from fedtaper.experiment import Experiment
 from fedtaper.outcomes.equilibria import minimiser, shares
 from fedtaper.outcomes.losses import Losses, QuadraticLosses, losses_of
@@ -57,6 +58,7 @@ class Contributions:
     exact: bool
     source: str
     seconds: float = field(repr=False)
+    names: tuple[str, ...] = ()  # of the clients, where they have any
 
     def rows(self) -> list[list[str]]:
         """The table's cells, a heading first."""
@@ -64,7 +66,7 @@ class Contributions:
         rows = [head if self.exact else [*head, "low", "high"]]
         for i, value in enumerate(self.shapley):
             share = f"{value / self.worth:.1%}" if self.worth > 0 else ""
-            cells = [str(i), f"{value:.5g}", share, f"{self.leave_one_out[i]:.5g}"]
+            cells = [label(self.names, i), f"{value:.5g}", share, f"{self.leave_one_out[i]:.5g}"]
             more = [] if self.exact else [f"{self.low[i]:.5g}", f"{self.high[i]:.5g}"]
             rows.append(cells + more)
         return rows
@@ -81,7 +83,7 @@ class Contributions:
         out = []
         below = np.flatnonzero(self.high < 0)
         if len(below):
-            who = ", ".join(str(i) for i in below)
+            who = ", ".join(label(self.names, int(i)) for i in below)
             out.append(
                 f"Below 0: {who}. Over all orders of joining they raise the mean loss: their "
                 "data differs from the others'. That is no misconduct. Whether a client did "
@@ -90,10 +92,10 @@ class Contributions:
         return tuple(out)
 
     def __str__(self) -> str:
-        rows = self.rows()
-        widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
-        lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join([self.title, *lines, *self.notes])
+        return "\n".join([self.title, *plain(self.rows()), *self.notes])
+
+    def _repr_html_(self) -> str:
+        return html(self.title, self.rows(), self.notes)
 
     def plot(self, path: str | Path) -> Path:
         """Draw the values with their intervals, beside who brought what to whom."""
@@ -135,11 +137,14 @@ def contributions(
     (True, True)
     """
     began = time.perf_counter()
+    names: tuple[str, ...] = ()
     if isinstance(source, Run):
         from fedtaper.outcomes.recorded_rounds import from_updates
 
-        return from_updates(source, held_out, weights, permutations, seed)
+        found = from_updates(source, held_out, weights, permutations, seed)
+        return replace(found, names=source.experiment.names or ())
     if isinstance(source, Experiment):
+        names = source.names or ()
         p, source = source.influence().raw, source.problem
     losses = losses_of(source)
     judged = losses if held_out is None else losses_of(held_out)
@@ -149,7 +154,9 @@ def contributions(
     first = np.zeros(losses.dim) if nobody is None else np.asarray(nobody, dtype=np.float64)
     game = _retrained(losses, judged, share, first)
     text = "Contributions by retraining" + ("" if held_out is None else ", on held-out data")
-    return evaluate(game, count, counts, text, _chosen(method, count), permutations, seed, began)
+    exact = _chosen(method, count)
+    made = evaluate(game, count, counts, text, exact, permutations, seed, began)
+    return replace(made, names=names)
 
 
 def _chosen(method: str, count: int) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.tables import html, plain
 from fedtaper.outcomes.convex import Point, solve
 from fedtaper.outcomes.equilibria import minimiser, shares, typical
 from fedtaper.outcomes.feasible import client_names, feasible
@@ -74,10 +75,7 @@ class Fair:
         return rows
 
     def __str__(self) -> str:
-        rows = self.rows()
-        widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
-        lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join([f"Goal: {self.goal}", *lines, self.certificate, *self.notes])
+        return "\n".join([f"Goal: {self.goal}", *plain(self.rows()), self.certificate, *self.notes])
 
     @property
     def certificate(self) -> str:
@@ -101,6 +99,9 @@ class Fair:
         """
         target = np.maximum(self.p / self.p.max(), floor)
         return plan(target.tolist(), rounds, local_steps, problem=self.problem, **settings)
+
+    def _repr_html_(self) -> str:
+        return html(f"Goal: {self.goal}", self.rows(), [self.certificate, *self.notes])
 
     def plot(self, path: str | Path) -> Path:
         """Draw every client's loss before and after, beside its share."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.tables import html, plain
 from fedtaper.experiment import Experiment
 from fedtaper.outcomes.scaling import ENOUGH, average, critical
 from fedtaper.outcomes.spread import Spread, centres, spread
@@ -66,6 +67,7 @@ class Intervals:
     n: float
     covariance: Array | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # of the clients, where they have any
 
     @property
     def title(self) -> str:
@@ -76,24 +78,30 @@ class Intervals:
     def rows(self, most: int = 20) -> list[list[str]]:
         """The table's cells, a heading first (the first seed, where there are many)."""
         rows = [["", "estimate", "low", "high"]]
-        bands: list[tuple[str, Band | None]] = [("w", self.model), ("loss of client ", self.losses)]
+        bands: list[tuple[str, Band | None]] = [("w", self.model), ("loss", self.losses)]
         for name, band in bands:
             if band is None:
                 continue
             value, low, high = (np.atleast_2d(v)[0] for v in (band.value, band.low, band.high))
             for i in range(min(most, len(value))):
-                label = f"w[{i}]" if name == "w" else f"{name}{i}"
-                rows.append([label, *(f"{v:.6g}" for v in (value[i], low[i], high[i]))])
+                rows.append(
+                    [self._quantity(name, i), *(f"{v:.6g}" for v in (value[i], low[i], high[i]))]
+                )
         if self.weighted is not None:
             one = (self.weighted.value, self.weighted.low, self.weighted.high)
             rows.append(["weighted loss", *(f"{np.ravel(v)[0]:.6g}" for v in one)])
         return rows
 
+    def _quantity(self, name: str, i: int) -> str:
+        if name == "w":
+            return f"w[{i}]"
+        return f"loss of {self.names[i] if self.names else f'client {i}'}"
+
     def __str__(self) -> str:
-        rows = self.rows()
-        widths = [max(len(row[j]) for row in rows) for j in range(4)]
-        lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join([self.title, *lines, *self.notes])
+        return "\n".join([self.title, *plain(self.rows()), *self.notes])
+
+    def _repr_html_(self) -> str:
+        return html(self.title, self.rows(), self.notes)
 
     def plot(self, path: str | Path) -> Path:
         """Draw every client's loss, or the model, with its interval."""
@@ -186,6 +194,7 @@ def _plugged(theory: Spread, estimate: Array, level: float, of: str) -> Interval
         n=theory.n,
         covariance=covariance,
         notes=() if theory.forgotten else (EARLY,),
+        names=theory.experiment.names or (),
     )
 
 

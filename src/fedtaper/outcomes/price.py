@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import as_network, is_quadratic
 from fedtaper.core.schedules import Power
+from fedtaper.core.tables import html, label, plain
 from fedtaper.experiment import Experiment
 from fedtaper.outcomes.equilibria import minimiser, sensitivity, shares
 from fedtaper.outcomes.losses import LARGEST, TorchLosses, losses_of
@@ -48,6 +49,7 @@ class Price:
     method: str
     clients: tuple[int, ...]
     seconds: float = field(repr=False)
+    names: tuple[str, ...] = ()  # of the clients, where they have any
 
     @property
     def title(self) -> str:
@@ -60,15 +62,16 @@ class Price:
         rows = [["client", "share", "own loss", "mean loss", "gains most", "loses most"]]
         for row, i in zip(self.loss, self.clients, strict=True):
             gains, loses = int(np.argmin(row)), int(np.argmax(row))
-            cells = [str(i), f"{self.share[i]:.4g}", f"{row[i]:+.4g}", f"{row.mean():+.4g}"]
-            rows.append([*cells, f"{gains} ({row[gains]:+.3g})", f"{loses} ({row[loses]:+.3g})"])
+            mine, best, worst = (label(self.names, k) for k in (i, gains, loses))
+            cells = [mine, f"{self.share[i]:.4g}", f"{row[i]:+.4g}", f"{row.mean():+.4g}"]
+            rows.append([*cells, f"{best} ({row[gains]:+.3g})", f"{worst} ({row[loses]:+.3g})"])
         return rows
 
     def __str__(self) -> str:
-        rows = self.rows()
-        widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
-        lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join([self.title, *lines])
+        return "\n".join([self.title, *plain(self.rows())])
+
+    def _repr_html_(self) -> str:
+        return html(self.title, self.rows())
 
     def plot(self, path: str | Path) -> Path:
         """Draw the prices as a heat map."""
@@ -119,10 +122,15 @@ def price(
         share = shares(
             np.ones(problem.num_clients) if given is None else given, problem.num_clients
         )
-        return _exact(problem, share, began)
+        return replace(_exact(problem, share, began), names=_names(e))
     if e is None:
         raise FedtaperError("prices by paired runs need an experiment, not only a problem")
-    return _paired(e, sorted({int(s) for s in seeds}), change, clients, began)
+    found = _paired(e, sorted({int(s) for s in seeds}), change, clients, began)
+    return replace(found, names=_names(e))
+
+
+def _names(e: Experiment | None) -> tuple[str, ...]:
+    return () if e is None or e.names is None else e.names
 
 
 def _exact(problem: Any, share: Array, began: float) -> Price:

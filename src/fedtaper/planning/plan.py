@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedtaper.core.errors import AssumptionWarning, FedtaperError, warn
 from fedtaper.core.schedules import Power
+from fedtaper.core.tables import html, label, plain
 from fedtaper.experiment import Experiment
 from fedtaper.planning.targets import RULES, Fade, Target, are_texts, targets
 from fedtaper.problems.linear import LinearRegression
@@ -28,7 +29,7 @@ __all__ = ["RULES", "Fade", "Plan", "plan"]
 FASTEST = 1.0  # the largest delta inside A2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """Step sizes that give the influences asked for, and what they give.
 
@@ -67,17 +68,34 @@ class Plan:
             clock = f"(n+{s.offset:g})" if s.offset else "n"
             numbers = [self.effective[i], limit[i], found.step_size[i], found.local_steps[i]]
             numbers += [found.server_weight[i], found.participation[i]]
-            cells = [e.names[i] if e.names else str(i), f"{s.c:.4g}/{clock}^{s.delta:.3g}", asked]
+            cells = [label(e.names, i), f"{s.c:.4g}/{clock}^{s.delta:.3g}", asked]
             rows.append([*cells, *(f"{x:.3g}" for x in numbers)])
         return rows
 
     def __str__(self) -> str:
-        rows = self.rows()
-        widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
-        lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+        return "\n".join(
+            [
+                self._title,
+                *plain(self.rows()),
+                *(f"warning: {w}" for w in self.warnings),
+                self.advice,
+            ]
+        )
+
+    def __repr__(self) -> str:
         e = self.experiment
-        title = f"Influence at round {e.rounds} (n = {e.rounds * e.period})"
-        return "\n".join([title, *lines, *(f"warning: {w}" for w in self.warnings), self.advice])
+        given = ", ".join(f"{label(e.names, i)} {p:.3g}" for i, p in enumerate(self.effective))
+        told = f"; {len(self.warnings)} warnings" if self.warnings else ""
+        return f"Plan({e.rounds} rounds, influence {given:.200}{told})"
+
+    def _repr_html_(self) -> str:
+        notes = [*(f"warning: {w}" for w in self.warnings), self.advice]
+        return html(self._title, self.rows(), notes)
+
+    @property
+    def _title(self) -> str:
+        e = self.experiment
+        return f"Influence at round {e.rounds} (n = {e.rounds * e.period})"
 
     def toml(self) -> str:
         """The experiment as TOML that ``fedtaper run`` takes."""
@@ -118,8 +136,9 @@ def plan(
             of 0 asks a client to vanish: as fast as A2 allows.
         rounds: the horizon.
         local_steps: updates per round, one or one per client; or ``local_epochs=``.
-        problem: what the clients minimise; by default linear regression with ``num_clients``
-            clients of ``sizes`` samples.
+        problem: what the clients minimise. Without it a linear regression with ``num_clients``
+            clients of ``sizes`` samples stands in: influences depend on sizes alone, and
+            stability is not judged.
         num_clients: how many, if the target does not say.
         sizes: samples of each client.
         c: the largest scale that is given out.
@@ -134,6 +153,14 @@ def plan(
     >>> found.schedules[1]
     Power(c=0.01, delta=0.76, offset=0.0)
     """
+    known = problem is not None
+    if not known and offset is None:
+        raise FedtaperError(
+            "offset=None (--stable) goes by the curvature of the clients' losses: give problem= "
+            "(--file), or a number"
+        )
+    if not known and settings.get("local_epochs") is not None and settings.get("clock") is None:
+        settings["clock"] = "epoch"  # as for every problem that is trained in epochs
     problem = _problem(problem, target, num_clients, sizes)
     numbers, fades = targets(target, problem)
     start = Power(c, delta, 0.0 if offset is None else offset)
@@ -141,7 +168,7 @@ def plan(
     base = Experiment(problem, start, rounds=rounds, local_steps=steps, **settings)
     if np.any(base.rates[(numbers > 0) | np.isnan(numbers)] == 0):
         raise FedtaperError("a client that never takes part (participation 0) cannot count")
-    curvature = curvatures(base)
+    curvature = curvatures(base) if known else None
     if offset is None and curvature is not None:
         start = replace(start, offset=max(0.0, stability_at(base, curvature).safe_offset))
         base = replace(base, schedules=start)
@@ -154,7 +181,7 @@ def plan(
     told += _vanishing(made, numbers)
     for text in told:
         warn(text, AssumptionWarning)
-    return Plan(made, numbers, tuple(told), _advice(made, curvature))
+    return Plan(made, numbers, tuple(told), _advice(made, curvature, known))
 
 
 def _problem(problem: Any, target: Target, num_clients: int | None, sizes: Any) -> Any:
@@ -270,7 +297,9 @@ def _on_scale(raw: Array, numbers: Array) -> Array:
     return raw / raw[top] * numbers[top]
 
 
-def _advice(made: Experiment, curvature: Array | None) -> str:
+def _advice(made: Experiment, curvature: Array | None, known: bool) -> str:
+    if not known:
+        return "stability: not judged, since that needs the problem (problem=, --file)"
     if curvature is None:
         return "stability: the curvature of so large a model was not measured"
     return f"stability: {stability_at(made, curvature).advice}"

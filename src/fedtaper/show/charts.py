@@ -110,17 +110,21 @@ def draw(chart: Chart, path: str | Path) -> Path:
     """The chart as a figure for print, PNG or SVG by the name of the file."""
     rows = math.ceil(len(chart.curves) / 2)
     with style.figure(path, height=2.2 + 0.13 * rows) as axes:
-        axis = axes[0, 0]
-        for number, curve in enumerate(chart.curves):
-            _draw_curve(axis, chart, curve, number)
-        if chart.log_y:
-            style.log_axis(axis)
-        if chart.xlabel == "round":
-            style.rounds_axis(axis, log=chart.log_x)
-        axis.set(xlabel=chart.xlabel, ylabel=chart.ylabel, title=chart.title)
+        draw_on(axes[0, 0], chart)
         if len(chart.curves) > 1:
             style.key(axes, columns=2)
     return Path(path)
+
+
+def draw_on(axis: Any, chart: Chart) -> None:
+    """The chart's curves on axes that are there already."""
+    for number, curve in enumerate(chart.curves):
+        _draw_curve(axis, chart, curve, number)
+    if chart.log_y:
+        style.log_axis(axis)
+    if chart.xlabel == "round":
+        style.rounds_axis(axis, log=chart.log_x)
+    axis.set(xlabel=chart.xlabel, ylabel=chart.ylabel, title=chart.title)
 
 
 def _draw_curve(axis: Any, chart: Chart, curve: Curve, number: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedtaper.auditing.history import History
+from fedtaper.core.tables import capital
 from fedtaper.show import style
 
 COLUMNS, SHOWN = 2, 12
@@ -45,4 +46,4 @@ def _panel(axis: Any, h: History) -> None:
     low, high = min(known, default=c.declared_delta), max(known, default=c.declared_delta)
     axis.set_ylim(min(low, c.declared_delta) - 0.2, max(high, c.declared_delta) + 0.2)
     since = "" if c.since is None else f", since round {c.since}"
-    axis.set_title(f"Client {c.client}: {c.verdict}{since}")
+    axis.set_title(f"{capital(h.name)}: {c.verdict}{since}")

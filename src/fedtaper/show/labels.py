@@ -33,11 +33,6 @@ def metric(name: str) -> str:
     return METRICS.get(name, name.replace("_", " "))
 
 
-def capital(text: str) -> str:
-    """The text as it starts a sentence or a title."""
-    return text[:1].upper() + text[1:]
-
-
 def metrics(run: Run) -> dict[str, Any]:
     """The metrics of a run that a reader should see."""
     shown = [name for name, v in run.metrics.items() if name not in HIDDEN and v.shape[-1]]

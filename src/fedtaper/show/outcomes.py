@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedtaper.core.tables import label
 from fedtaper.show.style import COLOURS, figure
 
 
@@ -48,7 +50,7 @@ def error_bars(found: Any, path: Path) -> Path:
         axis.set_ylabel("parameter" if found.losses is None else "loss at the optimum")
         axis.set_xlabel("parameter" if found.losses is None else "client")
         axis.set_title(f"{found.level:.0%} intervals")
-        client_ticks(axis.xaxis, len(place))
+        client_ticks(axis.xaxis, len(place), () if found.losses is None else found.names)
     return path
 
 
@@ -81,20 +83,25 @@ def contributed(found: Any, path: Path) -> Path:
         bars.set_xlabel("client")
         bars.set_ylabel("lower mean loss")
         bars.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
-        client_ticks(bars.xaxis, len(place))
-        _heat(heat, found.for_whom, "brought by client", "to the loss of client", flip=True)
+        client_ticks(bars.xaxis, len(place), found.names)
+        words = ("brought by client", "to the loss of client")
+        _heat(heat, found.for_whom, *words, found.names, flip=True)
     return path
 
 
 def price_map(found: Any, path: Path) -> Path:
     """Prices as a heat map: blue where a loss falls."""
     with figure(path, height=3.0) as axes:
-        _heat(axes[0, 0], found.loss, "1 % more for client", "change of the loss of client")
-        axes[0, 0].set_yticks(range(len(found.clients)), [str(i) for i in found.clients])
+        words = ("1 % more for client", "change of the loss of client")
+        _heat(axes[0, 0], found.loss, *words, found.names)
+        rows = [label(found.names, i) for i in found.clients]
+        axes[0, 0].set_yticks(range(len(rows)), rows)
     return path
 
 
-def _heat(axis: Any, values: Any, rows: str, columns: str, flip: bool = False) -> None:
+def _heat(
+    axis: Any, values: Any, rows: str, columns: str, names: Sequence[str], flip: bool = False
+) -> None:
     far = float(np.abs(values).max()) or 1.0
     colours = "RdBu" if flip else "RdBu_r"
     shown = axis.imshow(values, cmap=colours, vmin=-far, vmax=far, aspect="auto")
@@ -102,10 +109,11 @@ def _heat(axis: Any, values: Any, rows: str, columns: str, flip: bool = False) -
     axis.set_ylabel(rows)
     axis.set_xlabel(columns)
     axis.grid(visible=False)
-    client_ticks(axis.xaxis, values.shape[1])
-    client_ticks(axis.yaxis, values.shape[0])
+    client_ticks(axis.xaxis, values.shape[1], names)
+    client_ticks(axis.yaxis, values.shape[0], names)
 
 
-def client_ticks(axis: Any, count: int) -> None:
-    """Whole numbers, and not too many."""
-    axis.set_ticks(np.arange(0, count, max(1, -(-count // 15))))
+def client_ticks(axis: Any, count: int, names: Sequence[str] = ()) -> None:
+    """The clients' names, or whole numbers; not too many."""
+    places = np.arange(0, count, max(1, -(-count // 15)))
+    axis.set_ticks(places, [names[int(i)] for i in places] if names else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def influence_over_rounds(plan: Any, path: Path) -> Path:
         for number, members in enumerate(groups.values()):
             i = members[0]
             colour, line = style.look(number)
-            axis.plot(rounds, shown[:, i], line, color=colour, label=_who(members))
+            axis.plot(rounds, shown[:, i], line, color=colour, label=_who(e.names, members))
             if np.nan_to_num(plan.target[i]) > 0:
                 axis.plot(e.rounds, plan.target[i], "o", color=colour, markersize=4, clip_on=False)
         style.log_axis(axis)
@@ -35,7 +36,9 @@ def influence_over_rounds(plan: Any, path: Path) -> Path:
     return path
 
 
-def _who(clients: list[int]) -> str:
+def _who(names: Sequence[str] | None, clients: list[int]) -> str:
+    if names:
+        return ", ".join(names[i] for i in clients)
     if len(clients) == 1:
         return f"client {clients[0]}"
     if len(clients) > 2 and clients[-1] - clients[0] == len(clients) - 1:

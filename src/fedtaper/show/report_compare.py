@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.tables import capital
 from fedtaper.results import Run
 from fedtaper.show import labels
 from fedtaper.show.charts import Chart, Curve, thin
@@ -82,7 +83,7 @@ def comparison(runs: Sequence[Run], names: Sequence[str]) -> Section:
     rows = [_row(name, run, columns) for name, run in zip(names, runs, strict=True)]
     same = [j for j in (1, 2) if len({row[j] for row in rows}) == 1]  # said once, below
     shown = [[cell for j, cell in enumerate(row) if j not in same] for row in (head, *rows)]
-    note = " ".join(f"{labels.capital(head[j])}: {rows[0][j]} in all." for j in same)
+    note = " ".join(f"{capital(head[j])}: {rows[0][j]} in all." for j in same)
     notes = paragraphs([f"{note} {_NOTE}".strip()], "muted")
     return Section("Comparison", table(shown[0], shown[1:]) + notes)
 
@@ -121,7 +122,7 @@ def overlays(runs: Sequence[Run], names: Sequence[str], points: int) -> Section:
         charts.append(
             Chart(
                 f"overlay-{slug(name)}",
-                labels.capital(labels.metric(name)),
+                capital(labels.metric(name)),
                 "",
                 tuple(curves),
                 log_x=many_rounds(runs),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import as_quadratic, is_quadratic
+from fedtaper.core.tables import capital
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.results import Run
 from fedtaper.show import labels
@@ -95,11 +96,12 @@ def last_round(view: View) -> Part | None:
 def metrics(view: View) -> Part | None:
     """Every metric that was recorded, the user's own among them."""
     names = [m for m in labels.metrics(view.run) if m not in CONVERGENCE]
-    charts = _metric_charts(view, names)
+    charts = metric_charts(view, names)
     return Part("Metrics", charts=charts) if charts else None
 
 
-def _metric_charts(view: View, names: Sequence[str]) -> tuple[Chart, ...]:
+def metric_charts(view: View, names: Sequence[str]) -> tuple[Chart, ...]:
+    """One chart per metric; those that are read against one another share one."""
     groups: dict[str, list[str]] = {}
     for name in names:
         first = next((g[0] for g in TOGETHER if name in g), name.split("/")[0])
@@ -110,7 +112,7 @@ def _metric_charts(view: View, names: Sequence[str]) -> tuple[Chart, ...]:
         if first == "error" and _same(values):
             values = {"error": values["error"]}  # p_n = p: one line is both
         curves = [view.curve(labels.metric(m), v) for m, v in values.items()]
-        title = TITLES.get(members[0], labels.capital(labels.metric(first)))
+        title = TITLES.get(members[0], capital(labels.metric(first)))
         unit = labels.metric(members[0]) if title in TITLES.values() and len(values) == 1 else ""
         charts.append(view.chart(first, title, unit, curves))
     return tuple(charts)
@@ -124,7 +126,7 @@ def _same(values: dict[str, Array]) -> bool:
 def convergence(view: View) -> Part | None:
     """Distances, norms and steps; the shared model against its optima where they are known."""
     names = [m for m in labels.metrics(view.run) if m in CONVERGENCE]
-    charts = _metric_charts(view, names)
+    charts = metric_charts(view, names)
     if (
         is_quadratic(view.run.experiment.problem)
         and view.run.w is not None
@@ -255,7 +257,7 @@ def stability(view: View) -> Part | None:
     if not is_quadratic(view.run.experiment.problem):
         return None
     text = look(view.run.experiment).advice
-    return Part("Stability", paragraphs([f"{labels.capital(text)}."]))
+    return Part("Stability", paragraphs([f"{capital(text)}."]))
 
 
 def origin(view: View) -> Part:

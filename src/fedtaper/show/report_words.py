@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedtaper.core.tables import capital
 from fedtaper.results import Run
 from fedtaper.show import labels
 from fedtaper.theory.forecast import fades
@@ -116,7 +117,7 @@ def summary(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
         if len(ends) < 2:
             continue
         low, high = min(ends, key=lambda n: ends[n]), max(ends, key=lambda n: ends[n])
-        text = labels.capital(labels.metric(name))
+        text = capital(labels.metric(name))
         if np.isclose(ends[low], ends[high], rtol=1e-3):
             out.append(f"{text} ends at {ends[low]:.3g} in all.")
         else:

@@ -41,22 +41,40 @@ _STYLE: dict[Any, Any] = {
 
 @contextmanager
 def figure(
-    path: str | Path, rows: int = 1, columns: int = 1, height: float = 2.3, **how: Any
+    path: str | Path | None, rows: int = 1, columns: int = 1, height: float = 2.3, **how: Any
 ) -> Iterator[Any]:
     """Axes to draw on; the figure is written to ``path`` at the end, in the format of its name.
+
+    Without a path it is left to whoever asked for it: a notebook shows it.
 
     One column of axes is 3.5 inches wide (a journal's column), more are 7 (its page). The
     figure is made without pyplot, so neither a notebook's backend nor its figures are touched.
     """
     import matplotlib
-    from matplotlib.figure import Figure
 
     width = COLUMN if columns == 1 else PAGE
     with matplotlib.rc_context(_STYLE):
-        made = Figure(figsize=(width, height * rows), layout="constrained")
+        made = _picture()(figsize=(width, height * rows), layout="constrained")
         yield made.subplots(rows, columns, squeeze=False, **how)
+        if path is None:
+            return
         date = {"Date": None} if str(path).endswith(".svg") else {}  # the same file every time
         made.savefig(path, metadata=date)
+
+
+@cache
+def _picture() -> Any:
+    from matplotlib.figure import Figure
+
+    class Picture(Figure):
+        def _repr_png_(self) -> bytes:  # a notebook shows it, whatever its backend
+            import io
+
+            content = io.BytesIO()
+            self.savefig(content, format="png")
+            return content.getvalue()
+
+    return Picture
 
 
 def band(

@@ -80,7 +80,7 @@ class Recorder:
         low, high = np.searchsorted(self.round, [first + 1, last + 1])
         columns = dict(self.metrics)
         for i in range(self.e.num_clients):
-            columns[f"update_norm/client_{i}"] = self.norms[..., i]
+            columns[f"update_norm/{self.e.name(i).replace(' ', '_')}"] = self.norms[..., i]
         middle = {name: np.median(values[:, low:high], axis=0) for name, values in columns.items()}
         return [
             (int(self.round[low + j]), {name: float(v[j]) for name, v in middle.items()})
@@ -253,7 +253,8 @@ def _divergences(e: Experiment, state: State) -> tuple[Divergence, ...]:
             product = a * (float(e.problem.curvature[i]) + e.local.added_curvature)
             reason += f"; step size {a:g} times curvature is {product:.3g}"
             reason += " (above 2: unstable)" if product > 2 else ""
-        found.append(Divergence(int(state.seeds[s]), k, i, reason))
+        name = "" if e.names is None else e.names[i]
+        found.append(Divergence(int(state.seeds[s]), k, i, reason, name))
     return tuple(found)
 
 

@@ -48,7 +48,7 @@ def _parts(entry: Any, samples: int) -> list[str]:
     # users' data of any library: tables are known by to_numpy, data sets by items
     if hasattr(entry, "to_numpy"):
         return [_table(entry)]
-    if hasattr(entry, "__getitem__") and hasattr(entry, "__len__"):
+    if hasattr(entry, "__getitem__") and hasattr(entry, "__len__"):  # a data set
         return [import_path(entry), str(len(entry)), *_held(entry), *_read(entry, samples)]
     if hasattr(entry, "__array__"):  # an image of PIL's
         return [_of_array(np.asarray(entry))]
