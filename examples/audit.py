@@ -13,7 +13,7 @@ experiment = ft.Experiment(
     rounds=100,
     local_steps=5,
     behaviours={
-        0: ft.Tapers(faster),
+        0: ft.OtherSchedule(faster),
         1: ft.Idle(),
         2: ft.Noise(),
         3: ft.Copies(),

@@ -9,7 +9,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests share the cores among
 # Numba's cache looks at the file of the compiled function only, so it would go on with the old
 # rules after a change in another file. Here it is kept apart for every state of the sources.
 _SOURCES = Path(__file__).parents[1] / "src/fedtaper"
-_COMPILED = ["core/draws.py", "engines/compiled.py", "theory/trace.py"]
+_COMPILED = ["core/draws.py", "engines/compiled.py", "theory/replayed.py"]
 _COMPILED += [f"rules/{name}.py" for name in ("behaviours", "local", "server")]
 _STATE = hashlib.sha256(b"".join((_SOURCES / name).read_bytes() for name in _COMPILED)).hexdigest()
 os.environ.setdefault(

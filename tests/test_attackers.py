@@ -12,11 +12,11 @@ from fedtaper.rules import behaviours as attackers
 SLOW, FAST = ft.Power(0.05, 0.76), ft.Power(0.05, 1.0)
 ALL = {
     0: ft.Idle(),
-    1: ft.Tapers(FAST),
+    1: ft.OtherSchedule(FAST),
     2: ft.Noise(0.5),
     3: ft.Copies(),
     4: ft.After(3, ft.Copies(2.0)),
-    5: ft.After(2, ft.Tapers(FAST)),
+    5: ft.After(2, ft.OtherSchedule(FAST)),
 }
 
 
@@ -48,7 +48,7 @@ def test_recording_updates_changes_nothing_and_they_add_up():
 
 
 def test_tapers_is_the_other_schedule():
-    e = experiment({1: ft.Tapers(FAST)})
+    e = experiment({1: ft.OtherSchedule(FAST)})
     other = replace(e, schedules=(SLOW, FAST, *[SLOW] * 5), behaviours=())
     assert np.allclose(ft.run(e).w, ft.run(other).w)
     assert e.schedules[1] == SLOW  # declared
@@ -135,7 +135,7 @@ def test_bad_behaviours():
     for make in (
         lambda: ft.Noise(0),
         lambda: ft.Copies(-1.0),
-        lambda: ft.Tapers(0.1),
+        lambda: ft.OtherSchedule(0.1),
         lambda: ft.After(1, ft.After(2, ft.Idle())),
     ):
         with pytest.raises(ft.FedtaperError):

@@ -140,7 +140,7 @@ def test_sketch_is_linear_and_keeps_angles():
 
 def attacked(seed=0, rounds=100):
     chosen = {
-        0: ft.Tapers(ft.Power(0.1, 1.0, 4)),
+        0: ft.OtherSchedule(ft.Power(0.1, 1.0, 4)),
         1: ft.Idle(),
         2: ft.Noise(),
         3: ft.Copies(),

@@ -19,7 +19,7 @@ def run(tmp_path_factory):
         SLOW,
         rounds=60,
         local_steps=5,
-        behaviours={0: ft.Tapers(FAST), 1: ft.Idle()},
+        behaviours={0: ft.OtherSchedule(FAST), 1: ft.Idle()},
         challenges=ft.Challenges(every=5),
     )
     out = tmp_path_factory.mktemp("evidence") / "run"

@@ -36,7 +36,7 @@ def same(one, two):
 
 @pytest.mark.parametrize("engine", ["compiled", "reference"])
 def test_the_shared_model_is_the_same_to_the_bit_with_and_without(tiny, engine):
-    lively = {"participation": 0.8, "behaviours": {0: ft.Copies(), 2: ft.Tapers(FAST)}}
+    lively = {"participation": 0.8, "behaviours": {0: ft.Copies(), 2: ft.OtherSchedule(FAST)}}
     e = regression(tiny, **lively)
     one, two = ft.run(e, engine=engine), ft.run(replace(e, challenges=None), engine=engine)
     same(one, two)
@@ -58,7 +58,7 @@ def test_networks_too():
 
 def test_an_answer_is_local_training_from_the_base_model(tiny):
     """By hand: the base model moved a little, the clock and the batches of the round asked in."""
-    e = regression(tiny, behaviours={1: ft.Tapers(FAST)})
+    e = regression(tiny, behaviours={1: ft.OtherSchedule(FAST)})
     run = ft.run(e, engine="compiled")
     base, after = run.w[1], run.w[2]
     k, i = 20, 1  # asked in round 21
@@ -123,7 +123,7 @@ def test_as_a_table_of_a_file(tiny):
 @pytest.fixture(scope="module")
 def faded():
     """Wine, logistic regression: one site fades, one recognises what it has seen."""
-    cheats = {0: ft.Tapers(ft.Power(0.1, 1.0)), 1: ft.Recognises(ft.Power(0.1, 1.0))}
+    cheats = {0: ft.OtherSchedule(ft.Power(0.1, 1.0)), 1: ft.Recognises(ft.Power(0.1, 1.0))}
     return federation("wine", 0, behaviours=cheats, challenges=Challenges(every=8))
 
 

@@ -8,8 +8,8 @@ from scipy.linalg import solve_continuous_lyapunov
 from test_fair import logistic
 
 import fedtaper as ft
+from fedtaper.outcomes.fluctuation import centres, fluctuation
 from fedtaper.outcomes.scaling import CRITICAL, average
-from fedtaper.outcomes.spread import centres, spread
 from fedtaper.paper.glm import last_models
 
 torch = pytest.importorskip("torch")
@@ -62,7 +62,7 @@ def exact_moments(e):
 def test_mean_and_covariance_are_those_of_the_exact_recursion(how):
     e = small(**how)
     mean, covariance = exact_moments(e)
-    found = spread(e, float(e.rounds * e.period))
+    found = fluctuation(e, float(e.rounds * e.period))
     size = np.sqrt(np.diag(covariance))
     np.testing.assert_allclose(np.sqrt(np.diag(found.covariance)), size, rtol=0.03)
     tilted = found.covariance / np.outer(size, size) - covariance / np.outer(size, size)
@@ -73,7 +73,7 @@ def test_mean_and_covariance_are_those_of_the_exact_recursion(how):
 def test_equal_tapers_settle_at_lyapunov_s_solution():
     e = small(rounds=20_000)
     n = float(e.rounds * e.period)
-    found = spread(e, n)
+    found = fluctuation(e, n)
     a, _, _ = e.problem.moments
     noise = found.losses.noise(found.target).mean(axis=0) / e.batch_size
     v = solve_continuous_lyapunov(a.mean(axis=0), noise / e.num_clients)
@@ -85,7 +85,7 @@ def test_lag_is_the_forecast_s():
     e = small(unequal(), rounds=3000)
     n = float(e.rounds * e.period)
     far = ft.forecast(e, n=n)
-    found = spread(e, n)
+    found = fluctuation(e, n)
     np.testing.assert_allclose(found.target, far.equilibrium, atol=1e-9)
     np.testing.assert_allclose(found.lag, far.w - far.equilibrium, rtol=0.05, atol=2e-5)
     target, path = centres(e, np.array([n / 4, n / 2, n]))
@@ -125,7 +125,7 @@ def test_population_intervals_over_data_sets():
         run = ft.run(e, progress=False)
         found = ft.intervals(run, of="population")
         hits.append(found.model.covers(truth))
-        own = np.sqrt(np.diag(spread(e, 600.0).covariance))
+        own = np.sqrt(np.diag(fluctuation(e, 600.0).covariance))
         narrow.append(np.abs(found.model.value - truth) < 1.96 * own)
     assert abs(np.mean(hits) - 0.95) < 0.08  # four standard errors
     assert np.mean(narrow) < 0.85  # without the sampling of the data they are too narrow
@@ -151,7 +151,7 @@ def test_logistic_coverage():
     e = ft.Experiment(problem, ft.Power(8.0, 0.76, 200), 600, 5, batch_size=20)
     x = [np.column_stack([a, np.ones(len(a))]) for a, _ in data]
     w = last_models(e, x, [b for _, b in data], np.arange(300), logistic=True, decay=decay)
-    found = spread(e, 3000.0)
+    found = fluctuation(e, 3000.0)
     inside = np.abs(w - found.target - found.lag) < 1.96 * np.sqrt(np.diag(found.covariance))
     assert np.all(np.abs(inside.mean(axis=0) - 0.95) < 0.05)
 
@@ -164,7 +164,7 @@ def test_momentum(keeps):
     plain = small(ft.Power(0.01, 0.76, 30), rounds=800)
     data = list(e.problem.x), list(e.problem.y)
     w = last_models(plain, *data, np.arange(300), beta=0.8, fresh=keeps == "round")
-    found = spread(e, 3200.0)
+    found = fluctuation(e, 3200.0)
     ratio = w.std(axis=0) / np.sqrt(np.diag(found.covariance))
     assert np.all(np.abs(ratio - 1) < 0.15)  # over three standard errors
     off = (w.mean(axis=0) - found.target - found.lag) / w.std(axis=0)

@@ -359,7 +359,7 @@ def test_steps_too_large_for_the_delay():
 
 
 MISBEHAVING = {
-    0: ft.Tapers(ft.Power(0.1, 1.0, offset=300)),
+    0: ft.OtherSchedule(ft.Power(0.1, 1.0, offset=300)),
     1: ft.After(3, ft.Noise()),
     2: ft.Copies(),
     3: ft.After(2, ft.Idle()),

@@ -50,7 +50,7 @@ def measured(e, round_):
 
 
 @st.composite
-def wishes(draw):
+def plans(draw):
     count = draw(st.integers(2, 6))
     many = {"min_size": count, "max_size": count}
     clock = draw(st.sampled_from(["update", "round", "epoch"]))
@@ -75,12 +75,12 @@ def wishes(draw):
 
 
 @settings(max_examples=150, deadline=None)
-@given(wishes())
-def test_round_trip(wish):
+@given(plans())
+def test_round_trip(asked):
     """Random feasible targets: measured effective influence within 1 % (here: 1e-9)."""
-    target = np.array(wish["target"])
-    found = ft.plan(**wish)
-    got = measured(found.experiment, wish["rounds"])
+    target = np.array(asked["target"])
+    found = ft.plan(**asked)
+    got = measured(found.experiment, asked["rounds"])
     assert np.allclose(got / got.max(), target / target.max(), rtol=1e-9)
     assert np.allclose(found.effective, target, rtol=1e-9)
     assert max(s.c for s in found.schedules) == pytest.approx(0.1)

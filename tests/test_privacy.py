@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import (
 import fedtaper as ft
 from fedtaper.deploy.server import serve
 from fedtaper.engines.flower.privacy import on_models
-from fedtaper.engines.flower.rounds import GridEngine, Session
+from fedtaper.engines.flower.rounds import GridEngine, GridSession
 
 SITES = ("north", "south", "west")
 SCHEDULES = (ft.Power(0.1, 0.76), ft.Power(0.05, 0.76), ft.Power(0.01, 0.76))
@@ -32,7 +32,7 @@ def over_loop(e, mods=None, **changes):
     return serve(LoopGrid(source, mods=mods), source, None, progress=False)
 
 
-class Wrapped(Session):
+class Wrapped(GridSession):
     """Rounds in which one of Flower's own wrappers aggregates our clients' models."""
 
     strategy = None

@@ -140,16 +140,16 @@ CASES = {}  # name: (function that gives its values, closeness on other machines
 SLOW, FAST = ft.Power(0.05, 0.76), ft.Power(0.05, 1.0)
 MIXED = (SLOW, FAST, ft.Power(0.04, 0.9, offset=3), ft.Power(0.02, 0.76))
 ATTACKS = {
-    "tapers": {1: ft.Tapers(FAST), 2: ft.Tapers(ft.Constant(0.01))},
+    "tapers": {1: ft.OtherSchedule(FAST), 2: ft.OtherSchedule(ft.Constant(0.01))},
     "idle": {1: ft.Idle()},
     "noise": {1: ft.Noise(), 2: ft.Noise(0.5)},
     "copies": {1: ft.Copies(), 2: ft.Copies(2.0)},
     "after": {
-        0: ft.After(2, ft.Tapers(FAST)),
+        0: ft.After(2, ft.OtherSchedule(FAST)),
         1: ft.After(1, ft.Copies()),
         2: ft.After(2, ft.Idle()),
     },
-    "all": {0: ft.After(2, ft.Noise(2.0)), 1: ft.Copies(), 2: ft.Tapers(FAST), 3: ft.Idle()},
+    "all": {0: ft.After(2, ft.Noise(2.0)), 1: ft.Copies(), 2: ft.OtherSchedule(FAST), 3: ft.Idle()},
 }
 LOCAL_RULES = {"sgd": ft.Sgd(), "proximal": ft.Proximal(0.3)}
 MEANS = {
@@ -463,7 +463,7 @@ def audited(found):
 
 AUDITED = {
     "honest": {},
-    "idle and fading": behaving({2: ft.Idle(), 3: ft.Tapers(FAST)}),
+    "idle and fading": behaving({2: ft.Idle(), 3: ft.OtherSchedule(FAST)}),
     "noise and copies": behaving({1: ft.Noise(), 3: ft.Copies()}),
     "late": behaving({0: ft.After(60, ft.Idle())}),
     "absent": {"participation": RATES, "local_steps": UNEQUAL},
@@ -539,7 +539,7 @@ def attacked(**how):
         local=ft.Proximal(0.1),
         participation=(1.0, 0.7, 1.0, 1.0),
         local_steps=UNEQUAL,
-        **behaving({1: ft.After(3, ft.Noise(0.5)), 2: ft.Copies(), 3: ft.Tapers(FAST)}),
+        **behaving({1: ft.After(3, ft.Noise(0.5)), 2: ft.Copies(), 3: ft.OtherSchedule(FAST)}),
         **how,
     )
 

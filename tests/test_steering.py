@@ -153,7 +153,7 @@ def test_the_audit_knows_the_moving_scales():
     assert {c.verdict for c in ft.audit(run).clients} <= {"as declared", "cannot tell"}
     blind = replace(run, experiment=replace(e, steering=None))  # an audit that knows no scales
     assert any(c.verdict not in ("as declared", "cannot tell") for c in ft.audit(blind).clients)
-    cheat = replace(e, behaviours={2: ft.Tapers(ft.Power(0.02, 1.0, 20))})
+    cheat = replace(e, behaviours={2: ft.OtherSchedule(ft.Power(0.02, 1.0, 20))})
     found = ft.audit(ft.run(cheat, updates=True, progress=False)).clients
     assert found[2].verdict not in ("as declared", "cannot tell")
     others = [c.verdict for i, c in enumerate(found) if i != 2]

@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 import fedtaper as ft
 from fedtaper.core import draws
 from fedtaper.theory.probability import binomial_interval
-from fedtaper.theory.trace import trace
+from fedtaper.theory.replayed import replayed
 
 SLOW, FAST = ft.Power(0.1, 0.76), ft.Power(0.1, 1.0)
 CASES = {
@@ -57,7 +57,7 @@ def plain_trace(run, seed, k):
 
 def test_trace_is_the_run_s_own_updates(small):
     rounds = np.array([0, 1, 5, 39])
-    (found,) = trace(small, rounds)
+    (found,) = replayed(small, rounds)
     for s in range(2):
         for j, k in enumerate(rounds):
             drift, noise, apart, noise_apart = plain_trace(small, s, int(k))
@@ -68,7 +68,7 @@ def test_trace_is_the_run_s_own_updates(small):
 
 
 def test_drift_and_noise_make_up_the_shared_model_s_step(small):
-    (found,) = trace(small, np.arange(40))
+    (found,) = replayed(small, np.arange(40))
     path = np.concatenate([small.w0[:, None], small.w], axis=1)
     step = (found.drift + found.noise).mean(axis=2)
     np.testing.assert_allclose(np.diff(path, axis=1), step, rtol=1e-9, atol=1e-11)
@@ -157,7 +157,7 @@ def test_noise_sums_settle_inside_a2_and_wander_outside(schedule, settles):
 
 def test_noise_sums_by_hand(small):
     found = ft.noise_sums(small, points=200)
-    (part,) = trace(small, np.arange(40))
+    (part,) = replayed(small, np.arange(40))
     path = np.cumsum(part.noise, axis=1)
     for j, k in enumerate(found.round):
         np.testing.assert_allclose(found.sums[:, j], path[:, k - 1])

@@ -61,7 +61,7 @@ def calls():
         (ft.Average, {"by": "uniform"}),
         (ft.Normalised, {"by": "uniform", "over": "steps"}),
         (ft.After, {"round": 3, "then": ft.Idle()}),
-        (ft.Tapers, {"schedule": ft.Power(0.1, 0.8)}),
+        (ft.OtherSchedule, {"schedule": ft.Power(0.1, 0.8)}),
         (ft.Noise, {"scale": 1.0}),
         (ft.Copies, {"scale": 1.0}),
         (ft.ImageClassification, {"data_set": "digits", "split": ft.Iid(), "num_clients": 3,

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from fedtaper.problems.streams import RegressionStream
     from fedtaper.results import Divergence, Run
     from fedtaper.rules.asynchronous import Asynchronous, Duration
-    from fedtaper.rules.behaviours import After, Copies, Idle, Noise, Recognises, Tapers
+    from fedtaper.rules.behaviours import After, Copies, Idle, Noise, OtherSchedule, Recognises
     from fedtaper.rules.challenges import Answers, Challenges
     from fedtaper.rules.control import Controlled, Dynamic, DynamicServer, Scaffold
     from fedtaper.rules.delays import FixedDelay, HeavyDelay, RandomDelay
@@ -127,6 +127,7 @@ _WHERE = {  # public name: the module that it is imported from when it is first 
     "LinearRegression": "fedtaper.problems.linear",
     "Listed": "fedtaper.core.patterns",
     "Log": "fedtaper.storage.logs",
+    "Looks": "fedtaper.rules.steering",
     "Median": "fedtaper.rules.robust",
     "Memoryless": "fedtaper.core.rules",
     "Momentum": "fedtaper.rules.momentum",
@@ -135,6 +136,7 @@ _WHERE = {  # public name: the module that it is imported from when it is first 
     "NoiseSums": "fedtaper.theory.noise",
     "Normalised": "fedtaper.rules.server",
     "OnOff": "fedtaper.core.patterns",
+    "OtherSchedule": "fedtaper.rules.behaviours",
     "OwnCodeError": "fedtaper.core.errors",
     "PRESETS": "fedtaper.rules.presets",
     "Piecewise": "fedtaper.core.schedules",
@@ -153,17 +155,15 @@ _WHERE = {  # public name: the module that it is imported from when it is first 
     "Remembering": "fedtaper.core.rules",
     "Run": "fedtaper.results",
     "Scaffold": "fedtaper.rules.control",
+    "Scaled": "fedtaper.core.scaled",
     "SeizureDetection": "fedtaper.problems.eeg",
     "Sgd": "fedtaper.rules.local",
-    "Scaled": "fedtaper.core.scaled",
     "Shaped": "fedtaper.core.schedules",
     "Stability": "fedtaper.theory.stability",
     "StabilityWarning": "fedtaper.core.errors",
     "Steered": "fedtaper.outcomes.steer",
     "Steering": "fedtaper.rules.steering",
-    "Looks": "fedtaper.rules.steering",
     "Sweep": "fedtaper.simulation.sweep",
-    "Tapers": "fedtaper.rules.behaviours",
     "Task": "fedtaper.engines.flower.federation",
     "Tracking": "fedtaper.theory.tracking",
     "Trimmed": "fedtaper.rules.robust",
@@ -198,9 +198,11 @@ _WHERE = {  # public name: the module that it is imported from when it is first 
     "to_toml": "fedtaper.storage.config",
     "tracking_error": "fedtaper.theory.tracking",
 }
+_RENAMED = {"Tapers": "OtherSchedule"}  # the old name still works
 
 
 def __getattr__(name: str) -> Any:
+    name = _RENAMED.get(name, name)
     if name not in _WHERE:
         raise AttributeError(f"module 'fedtaper' has no attribute {name!r}")
     found = getattr(import_module(_WHERE[name]), name)
@@ -276,6 +278,7 @@ __all__ = [
     "NoiseSums",
     "Normalised",
     "OnOff",
+    "OtherSchedule",
     "OwnCodeError",
     "Piecewise",
     "PlainServer",
@@ -302,7 +305,6 @@ __all__ = [
     "Steered",
     "Steering",
     "Sweep",
-    "Tapers",
     "Task",
     "Tracking",
     "Trimmed",

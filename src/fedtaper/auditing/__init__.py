@@ -70,7 +70,7 @@ def audit(
     >>> import fedtaper as ft
     >>> federation = ft.LinearRegression(num_clients=5, seed=1)
     >>> e = ft.Experiment(federation, ft.Power(0.1, 0.76, offset=4), rounds=60, local_steps=5,
-    ...                   behaviours={3: ft.Idle(), 4: ft.Tapers(ft.Power(0.1, 1.0, offset=4))})
+    ...                   behaviours={3: ft.Idle(), 4: ft.OtherSchedule(ft.Power(0.1, 1, 4))})
     >>> [c.verdict for c in ft.audit(ft.run(e, updates=True)).clients]
     ['as declared', 'as declared', 'as declared', 'idle', 'fading']
     """

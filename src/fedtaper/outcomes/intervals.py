@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.tables import html, plain
 from fedtaper.experiment import Experiment
+from fedtaper.outcomes.fluctuation import Fluctuation, centres, fluctuation
 from fedtaper.outcomes.scaling import ENOUGH, average, critical
-from fedtaper.outcomes.spread import Spread, centres, spread
 from fedtaper.problems.streams import RegressionStream
 from fedtaper.results import Run
 
@@ -160,12 +160,12 @@ def intervals(
         if of == "population":
             raise FedtaperError('of="population" needs method="plug-in"')
         return _scaled(source, level)
-    theory = spread(source.experiment, float(source.n[-1]))
+    theory = fluctuation(source.experiment, float(source.n[-1]))
     return _plugged(theory, np.asarray(source.w[..., -1, :]) - theory.lag, level, of)
 
 
 def _predicted(e: Experiment, level: float, of: str, n: float | None) -> Intervals:
-    theory = spread(e, float(e.rounds * e.period if n is None else n))
+    theory = fluctuation(e, float(e.rounds * e.period if n is None else n))
     made = _plugged(theory, theory.target + 0.0, level, of)
     where = theory.target + theory.lag
     half = made.model.high - made.model.value
@@ -174,7 +174,7 @@ def _predicted(e: Experiment, level: float, of: str, n: float | None) -> Interva
     return replace(made, model=model, target=text)
 
 
-def _plugged(theory: Spread, estimate: Array, level: float, of: str) -> Intervals:
+def _plugged(theory: Fluctuation, estimate: Array, level: float, of: str) -> Intervals:
     fresh = isinstance(theory.experiment.problem, RegressionStream)  # one pass, nothing fixed
     fixed = of == "population" and not fresh
     covariance = theory.covariance + (theory.sampling if fixed else 0.0)
@@ -204,7 +204,9 @@ def _normal_quantile(level: float) -> float:
     return float(ndtri(0.5 + level / 2))
 
 
-def _losses(theory: Spread, estimate: Array, covariance: Array, level: float) -> tuple[Band, Band]:
+def _losses(
+    theory: Fluctuation, estimate: Array, covariance: Array, level: float
+) -> tuple[Band, Band]:
     """For each seed: losses less the quantiles of what the model's error adds to them.
 
     With error z the loss is off by g'z + z'H z / 2; the weighted loss, whose gradient at the

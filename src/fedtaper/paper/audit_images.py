@@ -11,7 +11,7 @@ from fedtaper.paper.claim import Check, Claim, Outcome, Study
 from fedtaper.paper.statistics import share_interval
 from fedtaper.problems.data import RareClass
 from fedtaper.problems.images import ImageClassification
-from fedtaper.rules.behaviours import Tapers
+from fedtaper.rules.behaviours import OtherSchedule
 from fedtaper.simulation.drive import run
 
 ROUNDS, RARE = 100, 0
@@ -29,7 +29,7 @@ def federation(seed: int, attacked: bool) -> Experiment:
         local_epochs=1,
         batch_size=32,
         clock="epoch",
-        behaviours={0: Tapers(FASTER)} if attacked else {},
+        behaviours={0: OtherSchedule(FASTER)} if attacked else {},
         seed=seed,
     )
 

@@ -24,7 +24,7 @@ from fedtaper.problems.custom import Custom
 from fedtaper.problems.data import Dirichlet
 from fedtaper.problems.images import ImageClassification
 from fedtaper.problems.linear import LinearRegression
-from fedtaper.rules.behaviours import After, Behaviour, Copies, Idle, Noise, Tapers
+from fedtaper.rules.behaviours import After, Behaviour, Copies, Idle, Noise, OtherSchedule
 from fedtaper.rules.challenges import Challenges
 from fedtaper.simulation.drive import run
 
@@ -103,10 +103,10 @@ def _fields(e: Experiment) -> dict[str, Any]:
 
 
 def _behaviour(kind: str, c: float, period: int) -> Behaviour | None:
-    late = Tapers(Power(c * (SWITCH * period) ** 0.24, 1.0))
+    late = OtherSchedule(Power(c * (SWITCH * period) ** 0.24, 1.0))
     known: dict[str, Behaviour] = {
-        "delta 0.9": Tapers(Power(c, 0.9)),
-        "delta 1": Tapers(Power(c, 1.0)),
+        "delta 0.9": OtherSchedule(Power(c, 0.9)),
+        "delta 1": OtherSchedule(Power(c, 1.0)),
         "fades later": After(SWITCH, late),
         "idle": Idle(),
         "noise": Noise(),

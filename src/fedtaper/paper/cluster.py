@@ -10,7 +10,7 @@ from typing import Any
 from fedtaper.core.errors import FedtaperError
 from fedtaper.paper import ledger_file
 from fedtaper.paper.claim import Claim, Study, reproduce
-from fedtaper.simulation.jobs import spread
+from fedtaper.simulation.jobs import finished
 from fedtaper.storage import store
 
 
@@ -38,7 +38,7 @@ def reproduce_on_ray(
     ledger_file.write(folder, [], made, wanted)
     jobs = {one: (_judged, (one, seeds, study.options)) for one in wanted if one not in rows}
     failed: dict[str, Exception] = {}
-    for one, found in spread(jobs, address, {"num_cpus": 1, "num_gpus": gpus, "max_retries": 3}):
+    for one, found in finished(jobs, address, {"num_cpus": 1, "num_gpus": gpus, "max_retries": 3}):
         if isinstance(found, Exception):
             failed[one] = found
             continue

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from fedtaper.core.errors import FedtaperWarning
 from fedtaper.core.schedules import Power
 from fedtaper.experiment import Experiment
+from fedtaper.outcomes.fluctuation import Fluctuation, fluctuation
 from fedtaper.outcomes.intervals import intervals
-from fedtaper.outcomes.spread import Spread, spread
 from fedtaper.paper.claim import Check, Claim, Outcome, Study
 from fedtaper.paper.glm import last_models
 from fedtaper.paper.logistic import DECAY, logistic
@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
 PER_SEED = 20  # runs for each seed of a study: 2,000 by default
 FIRST = FRESH + 2_000_000  # seed of the first run: a pilot of 200 runs had used those from FRESH
 ROUNDS, LOCAL_STEPS, LOW, HIGH = 1000, 5, 0.93, 0.97
-TOGETHER = 500  # runs in memory at once
+RUNS_AT_ONCE = 500  # runs in memory at once
 Z = 1.959963984540054
 
 
@@ -93,12 +93,12 @@ def measure(
     e: Experiment, make: Callable[..., Array] | None, count: int, first: int = FIRST
 ) -> Covered:
     """Coverage of every kind of interval."""
-    theory = spread(e, float(e.rounds * e.period))
+    theory = fluctuation(e, float(e.rounds * e.period))
     truth = theory.losses.values(theory.target)
     total = float(theory.share @ truth)
     parts: list[tuple[Any, ...]] = []
-    for low in range(0, count, TOGETHER):
-        seeds = np.arange(first + low, first + min(count, low + TOGETHER))
+    for low in range(0, count, RUNS_AT_ONCE):
+        seeds = np.arange(first + low, first + min(count, low + RUNS_AT_ONCE))
         made = last_runs(e, make, seeds)
         found = intervals(made)
         assert found.losses is not None and found.weighted is not None
@@ -113,11 +113,11 @@ def measure(
     return Covered(whole[0], whole[1], whole[2], whole[3], path)
 
 
-def _wrong(theory: Spread, w: Array) -> dict[str, NDArray[np.bool_]]:
+def _wrong(theory: Fluctuation, w: Array) -> dict[str, NDArray[np.bool_]]:
     """Two covariances that leave something out, put to the same test."""
     e = theory.experiment
     off = w - theory.lag - theory.target
-    present = np.sqrt(np.diag(spread(replace(e, participation=1.0), theory.n).covariance))
+    present = np.sqrt(np.diag(fluctuation(replace(e, participation=1.0), theory.n).covariance))
     alone = np.sqrt(e.num_clients * np.diag(theory.covariance))
     return {
         "wrong on purpose: absences left out": np.abs(off) < Z * present,
@@ -137,7 +137,7 @@ def judge_intervals(study: Study) -> Outcome:
         checks.append(_inside(f"{name}: clients' losses", one.losses))
         checks.append(_inside(f"{name}: weighted loss", one.weighted))
         if name == "participation 0.5":
-            theory = spread(e, float(e.rounds * e.period))
+            theory = fluctuation(e, float(e.rounds * e.period))
             for title, hits in _wrong(theory, one.last).items():
                 checks.append(_outside(title, hits))
     scaled = {n: c.scaling for n, c in found.items() if c.scaling is not None}

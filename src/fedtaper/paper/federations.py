@@ -18,7 +18,7 @@ from fedtaper.core.errors import StabilityWarning
 from fedtaper.core.schedules import Power
 from fedtaper.experiment import Experiment
 from fedtaper.problems.linear import LinearRegression
-from fedtaper.rules.behaviours import After, Behaviour, Copies, Idle, Noise, Tapers
+from fedtaper.rules.behaviours import After, Behaviour, Copies, Idle, Noise, OtherSchedule
 from fedtaper.simulation.drive import run
 
 FRESH = 2_000_000
@@ -28,13 +28,13 @@ SWITCH = 30  # after this round the late attacker fades
 LOOKS = (20, 30, 40, 60, 80, 100)  # for curves
 DECIDING = (40, 100)  # for the numbers
 ATTACKERS: dict[str, Behaviour] = {
-    "delta 0.9": Tapers(Power(0.1, 0.9)),
-    "delta 1": Tapers(Power(0.1, 1.0)),
-    "smaller c": Tapers(Power(0.03, 0.76)),
+    "delta 0.9": OtherSchedule(Power(0.1, 0.9)),
+    "delta 1": OtherSchedule(Power(0.1, 1.0)),
+    "smaller c": OtherSchedule(Power(0.03, 0.76)),
     "idle": Idle(),
     "noise": Noise(),
     "copying": Copies(),
-    "fades later": After(SWITCH, Tapers(Power(0.1 * (SWITCH * LOCAL_STEPS) ** 0.24, 1.0))),
+    "fades later": After(SWITCH, OtherSchedule(Power(0.1 * (SWITCH * LOCAL_STEPS) ** 0.24, 1.0))),
 }
 ODDITIES = ("little data", "easy data", "noisy data", "missed rounds", "gradient vanishes")
 EXCESS = {"delta 0.9": 0.14, "delta 1": 0.24}  # true excess taper; else 0 where it is one

@@ -20,7 +20,7 @@ from fedtaper.engines.compiled import _fill_batch
 from fedtaper.experiment import Experiment
 
 Array = NDArray[np.float64]
-TOGETHER = 50  # seeds of one piece of work
+SEEDS_PER_JOB = 50  # seeds of one piece of work
 
 
 def last_models(
@@ -59,7 +59,7 @@ def last_models(
         _runs(rows, starts, sizes, keys, a, weights, *settings, w[low:high])
 
     work(0, 0)  # compile once, before the threads
-    cuts = [*range(0, len(seeds), TOGETHER), len(seeds)]
+    cuts = [*range(0, len(seeds), SEEDS_PER_JOB), len(seeds)]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for done in [pool.submit(work, low, high) for low, high in pairwise(cuts)]:
             done.result()

@@ -141,14 +141,14 @@ def samples_of(
 class _Rows:
     """Tensors in memory as single samples, for a collate function of the user's."""
 
-    def __init__(self, whole: Samples) -> None:
-        self.whole = whole
+    def __init__(self, samples: Samples) -> None:
+        self.samples = samples
 
     def __len__(self) -> int:
-        return len(self.whole)
+        return len(self.samples)
 
     def __getitem__(self, place: int) -> Any:
-        taken = self.whole.take(np.array([place]))
+        taken = self.samples.take(np.array([place]))
         if len(taken) == 1 and isinstance(taken[0], Mapping):
             return {k: v[0] for k, v in taken[0].items()}
         return tuple(t[0] for t in taken)

@@ -34,10 +34,10 @@ class Behaviour(Protocol):
 
 
 @dataclass(frozen=True)
-class Tapers:
+class OtherSchedule:
     """Uses another schedule than it declared: a faster taper, or a smaller c.
 
-    >>> Tapers(Power(0.1, 1.0)).plan(Power(0.1, 0.76))
+    >>> OtherSchedule(Power(0.1, 1.0)).plan(Power(0.1, 0.76))
     (Power(c=0.1, delta=1.0, offset=0.0), 0, 1.0)
     """
 
@@ -101,7 +101,7 @@ class Copies:
 
 @dataclass(frozen=True)
 class Recognises:
-    """Tapers with another schedule, but answers challenges as declared if it recognises them.
+    """Uses another schedule than declared, but not in challenges that it recognises.
 
     It keeps hashes of the models it was sent: a model that comes again is a challenge. With
     ``near`` it recognises every challenge, as by its distance from the latest model.
@@ -111,7 +111,7 @@ class Recognises:
     near: bool = False
 
     def __post_init__(self) -> None:
-        Tapers(self.schedule)
+        OtherSchedule(self.schedule)
 
     def plan(self, honest: Schedule) -> tuple[Schedule, int, float]:
         """Its own schedule, in rounds and in challenges that it takes for rounds."""
@@ -123,7 +123,7 @@ class After:
     """Honest through round ``round`` (counted from 1), then another behaviour."""
 
     round: int
-    then: Tapers | Idle | Noise | Copies | Recognises
+    then: OtherSchedule | Idle | Noise | Copies | Recognises
 
     def __post_init__(self) -> None:
         check_whole("round", self.round, low=0)
@@ -135,8 +135,13 @@ class After:
         return self.then.plan(honest)
 
 
-BEHAVIOURS: dict[str, Any] = {"tapers": Tapers, "idle": Idle, "noise": Noise, "copies": Copies}
-BEHAVIOURS["recognises"] = Recognises
+BEHAVIOURS: dict[str, Any] = {
+    "other_schedule": OtherSchedule,
+    "idle": Idle,
+    "noise": Noise,
+    "copies": Copies,
+    "recognises": Recognises,
+}
 
 
 def checked(clients: Any, count: int) -> tuple[tuple[int, Behaviour], ...]:
@@ -177,7 +182,7 @@ def tables(experiment: Any, first: int, last: int) -> tuple[NDArray[np.int64], A
 def actual_step_sizes(experiment: Any, first: int, last: int) -> Array:
     """The step sizes that are really used in those rounds, (rounds, updates, L)."""
     a = experiment.step_sizes(first, last)
-    tapering = (Tapers, Recognises)
+    tapering = (OtherSchedule, Recognises)
     used = {c: b for c, b in experiment.behaviours if isinstance(_later(b), tapering)}
     if not used:
         return a

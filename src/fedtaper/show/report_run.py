@@ -26,7 +26,7 @@ from fedtaper.storage.config import to_toml
 
 Array = NDArray[np.float64]
 QUANTILES = (0.1, 0.5, 0.9)
-TOGETHER = (  # metrics that are read against one another share a chart
+CHART_GROUPS = (  # metrics that are read against one another share a chart
     ("error", "error_limit"),
     ("train_loss", "test_loss", "rare_test_loss"),
     ("train_accuracy", "test_accuracy", "rare_test_accuracy"),
@@ -104,7 +104,7 @@ def metric_charts(view: View, names: Sequence[str]) -> tuple[Chart, ...]:
     """One chart per metric; those that are read against one another share one."""
     groups: dict[str, list[str]] = {}
     for name in names:
-        first = next((g[0] for g in TOGETHER if name in g), name.split("/")[0])
+        first = next((g[0] for g in CHART_GROUPS if name in g), name.split("/")[0])
         groups.setdefault(first, []).append(name)
     charts = []
     for first, members in groups.items():

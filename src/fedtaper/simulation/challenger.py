@@ -94,7 +94,7 @@ class Challenger:
     def _keep(self, session: Session, s: int) -> None:
         """What each client sent in the base round; a simulation works it out again."""
         assert self.plan is not None
-        sent = self._sent(session, s, self.base[s], self.plan.base - 1, whole=True)
+        sent = self._sent(session, s, self.base[s], self.plan.base - 1, all_updates=True)
         for i, update in sent.items():
             self.direction[s, i] = sketch(update, WIDTH)
             self.base_size[s, i] = np.linalg.norm(update)
@@ -103,7 +103,7 @@ class Challenger:
         assert self.plan is not None
         seed, now = int(self.state.seeds[s]), self.state.round
         model = self.plan.model(self.base[s], self.after[s], seed, now)
-        for i, answer in self._sent(session, s, model, now, whole=False).items():
+        for i, answer in self._sent(session, s, model, now, all_updates=False).items():
             small = sketch(answer, WIDTH)
             self.size[s, row, i] = np.linalg.norm(answer)
             if np.isnan(self.base_size[s, i]):  # absent in the base round: this one is its first
@@ -112,14 +112,14 @@ class Challenger:
                 self.product[s, row, i] = float(small @ self.direction[s, i])
 
     def _sent(
-        self, session: Session, s: int, model: Array, round_: int, whole: bool
+        self, session: Session, s: int, model: Array, round_: int, all_updates: bool
     ) -> dict[int, Array]:
         """What those who take part in that round send for a model, each by its own behaviour."""
         assert self.plan is not None
         e, seed = self.e, int(self.state.seeds[s])
         present = e.present(round_, round_ + 1, seed)[0]
         clients = [i for i in self.plan.whom(e.num_clients) if present[i]]
-        a = self._step_sizes(s, model, round_, whole)
+        a = self._step_sizes(s, model, round_, all_updates)
         honest = session.answers(s, clients, model, round_, a)
         kind, scale = (table[0] for table in behaviours.tables(e, round_, round_ + 1))
         last = None if self.state.last is None else self.state.last[s]
@@ -130,12 +130,12 @@ class Challenger:
         }
         return {i: row for i, row in sent.items() if np.all(np.isfinite(row))}
 
-    def _step_sizes(self, s: int, model: Array, round_: int, whole: bool) -> Array:
+    def _step_sizes(self, s: int, model: Array, round_: int, all_updates: bool) -> Array:
         """The step sizes that are really used, (updates, L), 0 where no update is asked for."""
         assert self.plan is not None
         e = self.e
         a = behaviours.actual_step_sizes(e, round_, round_ + 1)[0].copy()
-        if whole:
+        if all_updates:
             return a
         seen = bool(np.array_equal(model, self.base[s]))
         for i in range(e.num_clients):

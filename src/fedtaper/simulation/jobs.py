@@ -76,7 +76,7 @@ def run_many(
     }
     resources = {"num_cpus": cores, "num_gpus": gpus, "max_retries": retries}
     failed = {}
-    for name, found in spread(jobs, ray, resources):
+    for name, found in finished(jobs, ray, resources):
         if isinstance(found, Exception):
             failed[name] = found
             continue
@@ -97,7 +97,7 @@ def _stored(run: Run, folder: Path | None) -> Run:
 Job = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
-def spread(
+def finished(
     jobs: Mapping[str, Job], ray: str | None, resources: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any]]:
     """Each job's result, or the exception it ended with, as they come."""

@@ -32,6 +32,7 @@ Fingerprint = dict[str, Any]
 DEEP = 6  # levels of objects within objects
 SHOWN = 6  # differences that a message names
 DERIVED = {"client_samples", "arrays"}  # fields of problems that follow from others
+_OLD_NAMES = {"OtherSchedule": "Tapers"}  # as in the folders that exist
 
 
 def fingerprint(experiment: Experiment, data: bool = True) -> Fingerprint:
@@ -125,7 +126,7 @@ def _object(value: Any, depth: int) -> str:
     inside = ", ".join(f"{k}={text(v, depth + 1)}" for k, v in held.items())
     cls = type(value)
     if cls.__module__.startswith(OWN):
-        return f"{cls.__qualname__}({inside})"
+        return f"{_OLD_NAMES.get(cls.__qualname__, cls.__qualname__)}({inside})"
     return f"{_code(cls, depth)}({inside})"
 
 

@@ -82,6 +82,7 @@ PARTICIPATION: dict[str, Any] = {
 }
 RULES: dict[str, Any] = SERVER_RULES | LOCAL_RULES | BEHAVIOURS
 NESTED: dict[str, Any] = RULES | SCHEDULES | SPLITS | ARRIVALS | DRIFTS | PARTICIPATION
+OLD_NAMES = {"tapers": "other_schedule"}  # kinds in files that were written before a renaming
 # the methods that tell what a class of the user's own is for
 METHODS = {
     "the local rule": ("direction", "step"),
@@ -120,6 +121,7 @@ def build(make: Any, settings: dict[str, Any], where: str) -> Any:
 def rule(table: dict[str, Any], rules: dict[str, Any], where: str, what: str, find: Find) -> Any:
     """The rule that a table describes; ``what`` it is for, in words."""
     kind = table.get("kind")
+    kind = OLD_NAMES.get(kind, kind) if isinstance(kind, str) else kind
     if is_import_path(kind):
         return build_own(table, where, find, what)
     table = dict(table)

@@ -22,7 +22,7 @@ from fedtaper.experiment import Experiment
 Row = tuple[int, dict[str, float]]  # a round, and its numbers by name
 Note = Callable[[Sequence[Row]], None]
 MARK = "fedtaper.mark"  # the tag by which a resumed run finds itself in MLflow
-TOGETHER = 1000  # numbers that MLflow takes at once
+METRICS_AT_ONCE = 1000  # numbers that MLflow takes at once
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ def _mlflow(address: str, e: Experiment, out: str | Path | None, done: int) -> I
     def note(rows: Sequence[Row]) -> None:
         now = int(time.time() * 1000)
         every = [Metric(k, x, now, step) for step, numbers in rows for k, x in numbers.items()]
-        for low in range(0, len(every), TOGETHER):
-            client.log_batch(run_id, metrics=every[low : low + TOGETHER])
+        for low in range(0, len(every), METRICS_AT_ONCE):
+            client.log_batch(run_id, metrics=every[low : low + METRICS_AT_ONCE])
 
     status = "FAILED"
     try:

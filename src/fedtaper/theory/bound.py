@@ -22,7 +22,7 @@ from fedtaper.theory.tracking import (
 )
 
 if TYPE_CHECKING:
-    from fedtaper.theory.trace import Trace
+    from fedtaper.theory.replayed import RoundSums
 
 Array = NDArray[np.float64]
 TERMS = ("K", "P", "Q", "W", "U")
@@ -80,7 +80,7 @@ def bound(
         influence: which ODE, with p ("limit") or with p_n ("finite"; W is then 0).
     """
     check_type("bound", run, Run)
-    from fedtaper.theory.trace import refuse_other_rules, trace
+    from fedtaper.theory.replayed import refuse_other_rules, replayed
 
     refuse_other_rules(run.experiment)
     w, t = round_record(run)
@@ -94,7 +94,7 @@ def bound(
     shape = (len(w), len(chosen))
     terms, measured = {name: np.zeros(shape) for name in TERMS}, np.zeros(shape)
     if len(rounds):
-        for part in trace(run, rounds):
+        for part in replayed(run, rounds):
             steps = window_of.round_terms(part)
             for j, (k, m) in enumerate(zip(chosen, ends, strict=True)):
                 if m > k:
@@ -116,7 +116,7 @@ class _Windows:
         self.a, self.b = flow(e, weights)
         sums = e.step_sums(0, len(self.lengths))
         self.curvature = as_quadratic(e.problem).curvature
-        self.spread = (weights * self.lengths[:, None] / sums)[rounds]  # f_i
+        self.per_update = (weights * self.lengths[:, None] / sums)[rounds]  # f_i
         self.server = e.server_weights(sums)[rounds]  # q_i
         self.lipschitz = weights @ self.curvature  # sum of rho_i K_i, a round each
 
@@ -124,13 +124,13 @@ class _Windows:
         """The exponential of Gronwall's lemma over rounds k to m - 1."""
         return float(np.exp(self.lipschitz[k:m] @ self.lengths[k:m]))
 
-    def round_terms(self, part: Trace) -> dict[str, Array]:
+    def round_terms(self, part: RoundSums) -> dict[str, Array]:
         """A round's share of P, Q, W and U: (seeds, rounds) and (seeds, rounds, d)."""
-        apart = self.spread * self.curvature
+        apart = self.per_update * self.curvature
         return {
             "P": np.einsum("ki,ski->sk", apart, part.drift_apart),
             "Q": np.einsum("ki,ski->sk", apart, part.noise_apart),
-            "W": np.einsum("ki,skid->skd", self.server - self.spread, part.drift),
+            "W": np.einsum("ki,skid->skd", self.server - self.per_update, part.drift),
             "U": np.einsum("ki,skid->skd", self.server, part.noise),
         }
 

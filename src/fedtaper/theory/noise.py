@@ -60,7 +60,7 @@ def noise_sums(run: Run, points: int = 60) -> NoiseSums:
     True
     """
     check_type("noise_sums", run, Run)
-    from fedtaper.theory.trace import trace
+    from fedtaper.theory.replayed import replayed
 
     total = int(run.round[-1]) if len(run.round) else 0
     if total < 8:
@@ -71,7 +71,7 @@ def noise_sums(run: Run, points: int = 60) -> NoiseSums:
     shape = (len(run.seeds), len(rounds), e.num_clients)
     sums, tail = np.empty((*shape, e.problem.dim)), np.empty(shape)
     doubling = np.empty((len(run.seeds), len(doubled), e.num_clients))
-    for part in trace(run, np.arange(total)):
+    for part in replayed(run, np.arange(total)):
         path = np.cumsum(part.noise, axis=1)  # path[:, k - 1] is R after round k
         sums[part.seeds] = path[:, rounds - 1]
         for j, k in enumerate(doubled):

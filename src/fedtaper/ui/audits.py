@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedtaper.auditing import audit, trace_of
 from fedtaper.auditing.judge import Trace, judge
 from fedtaper.core.errors import FedtaperError
-from fedtaper.ui.detail import whole
+from fedtaper.ui.detail import full_run
 from fedtaper.ui.plain import numbers
 
 LOOKS = 12  # rounds at which the evidence is looked at
@@ -20,7 +20,7 @@ FIRST = 8  # rounds that an estimate needs
 
 def audited(folder: Path) -> dict[str, Any]:
     """The verdicts at the end, and the evidence at several rounds before it."""
-    run = whole(folder)
+    run = full_run(folder)
     if not len(run.round):
         raise FedtaperError("the run recorded no round, so there is nothing to audit")
     seed = run.seeds[0] if run.many else None

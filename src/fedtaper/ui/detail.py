@@ -35,7 +35,7 @@ def detail(folder: Path) -> dict[str, Any]:
     return out
 
 
-def whole(folder: Path) -> Run:
+def full_run(folder: Path) -> Run:
     """The stored run, with everything checked; whatever is wrong is one line."""
     try:
         return load(folder)
@@ -47,7 +47,7 @@ def whole(folder: Path) -> Run:
 
 
 def _finished(folder: Path) -> dict[str, Any]:
-    run = whole(folder)
+    run = full_run(folder)
     places = picked(len(run.round))
     found = {k: v for k, v in run.metrics.items() if k not in HIDDEN}
     return {

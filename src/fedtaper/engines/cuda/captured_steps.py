@@ -93,7 +93,7 @@ class PerClientSteps:
         e = self.session.e
         self.one = client_step(self.session.module, self.session.layout.names, e.local)
         if wanted:
-            self.one = compile_once(("apart", *network_of(e), e.local), self.one)
+            self.one = compile_once(("per client", *network_of(e), e.local), self.one)
 
     def set(self, j: int, parts: list[torch.Tensor]) -> None:
         """Client j's model."""
@@ -166,7 +166,7 @@ class Stacked:
         sums += found
 
 
-class Slots:
+class DeviceRound:
     """A round's mini-batches and models on the device, and one captured step of all clients."""
 
     def __init__(self, session: Any, width: int) -> None:

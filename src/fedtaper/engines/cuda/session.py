@@ -1,9 +1,9 @@
 """Networks on one GPU: data and models stay on the device, metrics come back once a round.
 
-All clients make a step side by side (slots.py): compiled, and captured as one CUDA graph that
-reads its mini-batch by a counter on the device, so that a round is a row of graph replays with
-no Python between them. Weights are kept in float32 beside the bf16 copies that compute: a
-tapered step is too small for bf16 to add.
+All clients make a step side by side (``captured_steps.py``): compiled, and captured as one CUDA
+graph that reads its mini-batch by a counter on the device, so that a round is a row of graph
+replays with no Python between them. Weights are kept in float32 beside the bf16 copies that
+compute: a tapered step is too small for bf16 to add.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from fedtaper.core.errors import FedtaperError, warn
 from fedtaper.core.protocols import Block, Capabilities, Options, State
 from fedtaper.engines import KEEP_DIM, cpu
 from fedtaper.engines.cuda.batches import RoundBatches, normalised, round_batches
-from fedtaper.engines.cuda.captured_steps import Slots, channels_last, compile_once, network_of
+from fedtaper.engines.cuda.captured_steps import (
+    DeviceRound,
+    channels_last,
+    compile_once,
+    network_of,
+)
 from fedtaper.engines.cuda.layout import Layout
 from fedtaper.engines.cuda.stacked import can_stack
 from fedtaper.experiment import Experiment
@@ -111,7 +116,7 @@ class CudaSession:
         self.ahead: tuple[Any, Any] | None = None
         self.width = experiment.num_clients
         self.stacked = self._stackable() if stacked is None else stacked
-        self.slots: Slots | None = None
+        self.device_round: DeviceRound | None = None
 
     def _stackable(self) -> bool:
         """Whether one kernel a layer for all clients is possible, and quicker than streams."""
@@ -195,14 +200,14 @@ class CudaSession:
         for low in range(0, len(order), self.width):
             members = order[low : low + self.width]
             batches = self._plan(members, seed, round_)
-            if self.slots is None:
-                self.slots = Slots(self, self.width)
-            self.slots.begin(anchor, len(members))
-            self.slots.train(batches, members, a)
-            moved = self.slots.models(len(members)) - anchor
+            if self.device_round is None:
+                self.device_round = DeviceRound(self, self.width)
+            self.device_round.begin(anchor, len(members))
+            self.device_round.train(batches, members, a)
+            moved = self.device_round.models(len(members)) - anchor
             update += weights[members].to(self.device) @ moved
             steps = torch.from_numpy(self.e.steps[members]).to(self.device)
-            means = self.slots.sums[: len(members)] / steps[:, None]
+            means = self.device_round.sums[: len(members)] / steps[:, None]
             found.append(torch.cat([means, moved.norm(dim=1, keepdim=True)], 1))
         return update, found
 
@@ -212,7 +217,7 @@ class CudaSession:
             raise FedtaperError(
                 "the GPU's memory does not hold even one client: use a smaller model or batch"
             ) from None
-        self.slots = None
+        self.device_round = None
         if self.on_gpu:
             torch.cuda.empty_cache()
         self.width = -(-self.width // 2)
@@ -257,7 +262,7 @@ class CudaSession:
 
     def close(self) -> None:
         """Free what the device holds."""
-        self.slots = None
+        self.device_round = None
         if self.on_gpu:
             torch.cuda.synchronize()
             torch.cuda.empty_cache()

@@ -18,11 +18,11 @@ from fedtaper.core.errors import FedtaperError
 from fedtaper.engines.flower import wire
 from fedtaper.engines.flower.guard import Answer
 from fedtaper.engines.flower.roster import FIRST_PAUSE, LONGEST_PAUSE, SLOWER
-from fedtaper.engines.flower.rounds import Session
+from fedtaper.engines.flower.rounds import GridSession
 from fedtaper.rules.arrivals import drawn_by
 
 
-class BufferedSession(Session):
+class BufferedSession(GridSession):
     """Rounds that end when ``buffer`` good updates are there."""
 
     def __init__(self, *words: Any) -> None:

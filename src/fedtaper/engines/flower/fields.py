@@ -32,7 +32,7 @@ def mapping(record: Any) -> dict[str, Any]:
         raise FaultError(f"a part is malformed: {shown(str(trouble))}") from None
 
 
-def whole(found: Mapping[str, Any], name: str, low: int, high: int) -> int:
+def whole_number(found: Mapping[str, Any], name: str, low: int, high: int) -> int:
     """A whole number in a range."""
     value = found.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:

@@ -72,7 +72,7 @@ class Intake:
         return self.total
 
     def _clipped(self, norm: float) -> float:
-        """By what an update is scaled down."""
+        """The factor by which an update is scaled down."""
         return 1.0 if self.limit is None or norm <= self.limit else self.limit / norm
 
     @property

@@ -19,7 +19,7 @@ from fedtaper.engines.flower.client import TOLD, as_schedule
 from fedtaper.engines.flower.federation import Federation
 from fedtaper.engines.flower.fields import FaultError, shown
 
-TOGETHER = 2**23  # bytes of answers that are taken in together
+BYTES_AT_ONCE = 2**23  # bytes of answers that are taken in together
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0  # seconds between two looks for answers
 SLOWER = 1.2  # each pause beside the one before
 QUERY_SECONDS = 300.0  # how long a node may take to say who it is: a first start is slow
@@ -168,7 +168,7 @@ class Roster:
         """How much data a site says it has: within its bounds, and the same as before."""
         if "samples" not in told:
             return None
-        found = fields.whole(told, "samples", *self.federation.bounds(name))
+        found = fields.whole_number(told, "samples", *self.federation.bounds(name))
         if self.sizes.setdefault(name, found) != found:
             raise FaultError(
                 f"{name} says it has {found:,} samples, and said {self.sizes[name]:,} before"
@@ -214,7 +214,7 @@ def answers(
     turn = {one: key for one, key in zip(ids, messages, strict=True) if one}
     messages.clear()
     end, pause = time.monotonic() + seconds, FIRST_PAUSE
-    few = max(1, TOGETHER // (size + 1))
+    few = max(1, BYTES_AT_ONCE // (size + 1))
     near = max(few, len(turn) - 2)  # so that no more models are held than are in flight
     early: dict[str, Message] = {}
     while turn and time.monotonic() <= end:

@@ -60,7 +60,7 @@ class GridEngine:
         """One: rounds are too dear to lose one."""
         return 1
 
-    def open(self, experiment: Experiment, state: State, options: Options) -> Session:
+    def open(self, experiment: Experiment, state: State, options: Options) -> GridSession:
         """Get ready to move the state on."""
         if self.federation.buffer is not None:
             if experiment.local.keeps == "run":
@@ -71,13 +71,13 @@ class GridEngine:
             from fedtaper.engines.flower.buffered import BufferedSession
 
             return BufferedSession(self, experiment, state)
-        return Session(self, experiment, state)
+        return GridSession(self, experiment, state)
 
     start = open
 
 
-class Session:
-    """The rounds of one run. Weights are one flat vector: float64, or a network's float32."""
+class GridSession:
+    """The rounds of one run over Flower's grid. Weights are one flat vector, float64 or float32."""
 
     def __init__(self, engine: GridEngine, experiment: Experiment, state: State) -> None:
         self.grid, self.federation, self.roster = engine.grid, engine.federation, engine.roster

@@ -42,12 +42,12 @@ export function ago(when) {
   return "now";
 }
 
-/** Run only the latest of many wishes: one at a time, those in between are dropped. */
+/** Run only the latest of many requests: one at a time, those in between are dropped. */
 export function latest(work, busy = () => {}) {
   let running = false;
   let next = null;
-  return async function ask(...wish) {
-    next = wish;
+  return async function ask(...request) {
+    next = request;
     if (running) return;
     running = true;
     busy(true);

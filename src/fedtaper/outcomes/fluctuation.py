@@ -37,7 +37,7 @@ MOST = 500  # parameters: the covariance is dense
 
 
 @dataclass(frozen=True)
-class Spread:
+class Fluctuation:
     """The shared model at clock n, as theory has it, without a run.
 
     Attributes:
@@ -82,7 +82,7 @@ class Spread:
         return self.losses.hessians(self.target), self.losses.hessian(self.target, self.share)
 
 
-def spread(e: Experiment, n: float) -> Spread:
+def fluctuation(e: Experiment, n: float) -> Fluctuation:
     """Target, lag and covariance of an experiment's model at clock n."""
     _refuse(e)
     losses = losses_of(e.problem)
@@ -94,7 +94,7 @@ def spread(e: Experiment, n: float) -> Spread:
     lag = lag + _bend(losses, target, share, covariance)
     slowest = np.linalg.eigvalsh(losses.hessian(target, e.field_weights(n)))[0]
     memory = float(np.exp(-max(0.0, slowest) * OdeClock.of(e).t(n)))
-    return Spread(e, float(n), target, lag, covariance, share, memory, losses)
+    return Fluctuation(e, float(n), target, lag, covariance, share, memory, losses)
 
 
 def _refuse(e: Experiment) -> None:

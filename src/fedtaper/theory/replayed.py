@@ -33,7 +33,7 @@ CHUNK_BYTES = 2**27  # sums kept at once: some 20 seeds side by side on each cor
 
 
 @dataclass(frozen=True)
-class Trace:
+class RoundSums:
     """Sums over a client's updates of a round; axes (seeds, rounds, L), vectors with d more.
 
     With step sizes a, mean fields h and noises M along the client's local models:
@@ -52,7 +52,7 @@ class Trace:
     noise_apart: Array
 
 
-def trace(run: Run, rounds: NDArray[np.int64]) -> Iterator[Trace]:
+def replayed(run: Run, rounds: NDArray[np.int64]) -> Iterator[RoundSums]:
     """Replay rounds (counted from 0) of every seed, a few seeds at a time.
 
     Seeds that diverged come out as NaN.
@@ -93,10 +93,10 @@ def _step_sizes(e: Experiment, rounds: NDArray[np.int64]) -> tuple[Array, NDArra
 
 def _replay(
     e: Experiment, part: slice, seeds: Any, before: Array, rounds: NDArray[np.int64], a: Array
-) -> Trace:
+) -> RoundSums:
     count, clients, dim = len(seeds), e.num_clients, e.problem.dim
     shape = (count, len(rounds), clients)
-    out = Trace(part, np.empty((*shape, dim)), np.empty((*shape, dim)), *np.empty((2, *shape)))
+    out = RoundSums(part, np.empty((*shape, dim)), np.empty((*shape, dim)), *np.empty((2, *shape)))
     problem = as_linear(e.problem)
     matrices, vectors, _ = problem.moments
     starts = np.concatenate([[0], np.cumsum(e.problem.sizes)[:-1]]).astype(np.uint64)
