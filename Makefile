@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: setup demo lint test docs test-flower test-timed coverage reproduce bench clean
+.PHONY: setup demo lint test docs test-flower test-gpu test-timed coverage reproduce bench clean
 
 setup: .venv/dev
 
@@ -49,6 +49,10 @@ docs: .venv/dev
 # whole federations of processes, and their faults: about ten minutes
 test-flower: .venv/dev
 	$(BIN)/pytest -n 2 -m federation tests
+
+# the CUDA engine against the CPU engine: skipped where there is no GPU
+test-gpu: .venv/dev
+	$(BIN)/pytest -m gpu tests
 
 # what the live page costs: on a quiet machine
 test-timed: .venv/browser

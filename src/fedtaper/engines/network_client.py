@@ -51,6 +51,8 @@ class Client:
         for step, batch in zip(a, problem.batches(self.e, seed, client, round_), strict=False):
             taken = self._taken(client, batch)
             seed_step(batch)
+            if self.device != "cpu":  # dropout draws on the device
+                torch.cuda.manual_seed(batch.key)
             loss, share = problem.batch_loss(self.module, *taken)
             self.gradient.zero_()
             loss.backward()

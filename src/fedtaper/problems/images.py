@@ -233,10 +233,11 @@ class ImageClassification:
         from torch.nn.functional import cross_entropy
 
         x, y = self.test
+        device = next(module.parameters()).device
         losses, right = [], []
         with evaluating(module):
             for xs, ys in zip(x.split(1000), y.split(1000), strict=True):
-                answers = module(xs)
+                answers = module(xs.to(device)).cpu()
                 losses.append(cross_entropy(answers, ys, reduction="none"))
                 right.append(answers.argmax(1) == ys)
         return self.test_metrics(torch.cat(losses).numpy(), torch.cat(right).numpy())

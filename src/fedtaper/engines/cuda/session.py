@@ -39,11 +39,18 @@ PRECISIONS = {"bf16": torch.bfloat16, "float32": torch.float32}
 
 
 class Cuda:
-    """Networks on one GPU: captured steps for images, a plain loop for custom losses."""
+    """Networks on one GPU: captured steps for images, a plain loop for all else.
+
+    The plain loop, client after client in float32, is the CPU engine's own. It runs custom
+    losses, and local rules with memory.
+    """
 
     name = "cuda"
     capabilities = Capabilities(
-        problems=frozenset({"network"}), precisions=tuple(PRECISIONS), devices=("cuda",)
+        problems=frozenset({"network"}),
+        stateful_rules=True,
+        precisions=tuple(PRECISIONS),
+        devices=("cuda",),
     )
 
     def check(self) -> None:
@@ -61,7 +68,13 @@ class Cuda:
         self, experiment: Experiment, state: State, options: Options
     ) -> CudaSession | cpu.CpuSession:
         """Get ready to move the state on."""
-        if not isinstance(experiment.problem, ImageClassification):
+        stateful = experiment.local.keeps != "nothing"
+        if stateful and options.precision not in (None, "float32"):
+            raise FedtaperError(
+                f"{experiment.local!r} runs in float32 on a GPU, not in {options.precision}: leave "
+                "precision out"
+            )
+        if stateful or not isinstance(experiment.problem, ImageClassification):
             return cpu.CpuSession(experiment, state, workers=1, device="cuda")
         return CudaSession(experiment, state, PRECISIONS[options.precision or "bf16"])
 

@@ -1,0 +1,181 @@
+"""The CUDA engine against the CPU engine: ``make test-gpu``. Skipped where there is no GPU."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import fedtaper as ft
+
+torch = pytest.importorskip("torch")
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+]
+STEPS = {
+    "tapering-unequal": (ft.Power(0.1, 0.76), ft.Power(0.1, 1.0), ft.Power(0.05, 0.9)),
+    "tapering-equal": (ft.Power(0.08, 0.8),) * 3,
+    "constant-unequal": (ft.Constant(0.03), ft.Constant(0.02), ft.Constant(0.01)),
+    "constant-equal": (ft.Constant(0.02),) * 3,
+}
+MEMORY = {
+    "momentum": {"local": ft.Momentum(0.8)},
+    "momentum-reset": {"local": ft.Momentum(0.8, reset=True)},
+    "nesterov": {"local": ft.Momentum(0.7, nesterov=True)},
+    "adamw": {"local": ft.AdamW()},
+    "adamw-reset": {"local": ft.AdamW(reset=True)},
+    "scaffold": {"local": ft.Scaffold(), "server": ft.Controlled()},
+    "feddyn": {"local": ft.Dynamic(0.3), "server": ft.DynamicServer(0.3)},
+}
+RULES = MEMORY | {
+    "fedavg": {},
+    "fedprox": {"local": ft.Proximal(0.3)},
+    "fednova": {"server": ft.Normalised()},
+    "by-samples": {"server": ft.Average(by="samples")},
+    "fedadagrad": {"server": ft.Adagrad(eta=0.01)},
+    "fedadam": {"server": ft.Adam(eta=0.01)},
+    "fedyogi": {"server": ft.Yogi(eta=0.01)},
+    "fedavgm": {"server": ft.AverageMomentum(0.6)},
+}
+OPTIONS = {
+    "participation": {"participation": 0.6},
+    "present": {"participation": 0.6, "average_over": "present"},
+    "steps": {"local_steps": (2, 3, 1), "local_epochs": None},
+    "updates": {"clock": "update"},
+    "rounds": {"clock": "round"},
+}
+TOLERANCE = 1e-3  # of the way that the model went, in float32
+SMALL = 0.05  # and in bf16
+
+
+def images(augment=False):
+    split = ft.Dirichlet(0.5, smallest=32)
+    return ft.ImageClassification(
+        "digits", split=split, model="cnn", num_clients=3, augment=augment
+    )
+
+
+def loss(model, x, y):
+    return torch.nn.functional.mse_loss(model(x), y)
+
+
+def network():
+    return torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+
+
+def custom():
+    x = torch.linspace(-1, 1, 240).reshape(80, 3).sin()
+    parts = [x[i::3] for i in range(3)]
+    return ft.Custom(loss, network, [(part, part.pow(2).sum(1, keepdim=True)) for part in parts])
+
+
+def experiment(problem, steps="tapering-unequal", **changes):
+    basic = {"rounds": 3, "local_epochs": 1, "batch_size": 16, "seed": 4}
+    wanted = {k: v for k, v in (basic | changes).items() if v is not None}
+    return ft.Experiment(problem, STEPS[steps], **wanted)
+
+
+def same(e, tolerance=TOLERANCE, **how):
+    """Both engines from the same draws: the models are near, beside the way that they went."""
+    here, there = ft.run(e, engine="cpu"), ft.run(e, engine="cuda", **how)
+    first = e.problem.initial(e.seed)
+    way = np.linalg.norm(here.final - first)
+    assert np.linalg.norm(there.final - here.final) < tolerance * way
+    np.testing.assert_allclose(
+        there.update_norms, here.update_norms, rtol=10 * tolerance, atol=1e-6
+    )
+    for name in set(here.metrics) & {"train_loss", "test_loss", "change"}:
+        np.testing.assert_allclose(
+            there.metrics[name], here.metrics[name], rtol=10 * tolerance, err_msg=name
+        )
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_on_a_network_of_ones_own(rule, steps):
+    same(experiment(custom(), steps, **RULES[rule]))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_on_images(rule):
+    how = {} if rule in MEMORY else {"precision": "float32"}
+    same(experiment(images(augment=True), **RULES[rule]), **how)
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in MEMORY])
+def test_bf16_is_near(rule):
+    same(experiment(images(), **RULES[rule]), SMALL, precision="bf16")
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("rule", ["fedavg", "momentum", "scaffold"])
+def test_every_option(option, rule):
+    same(experiment(custom(), **RULES[rule], **OPTIONS[option]))
+    how = {} if rule in MEMORY else {"precision": "float32"}
+    same(experiment(images(), **RULES[rule], **OPTIONS[option]), **how)
+
+
+@pytest.mark.parametrize("make", [custom, images])
+@pytest.mark.parametrize("rule", ["fedavg", "fedadam", "momentum", "adamw", "scaffold", "feddyn"])
+def test_a_run_that_is_gone_on_with(rule, make, tmp_path):
+    e = experiment(make(), rounds=4, **RULES[rule])
+    whole = ft.run(e, engine="cuda")
+    out = tmp_path / "run"
+    ft.run(replace(e, rounds=2), engine="cuda", out=out)
+    again = ft.run(e, engine="cuda", out=out, resume=True)
+    first = e.problem.initial(e.seed)
+    way = np.linalg.norm(whole.final - first)
+    assert np.linalg.norm(again.final - whole.final) < 1e-5 * way
+
+
+def test_several_seeds_are_those_one_by_one():
+    e = experiment(custom(), local=ft.Momentum(0.8))
+    many = ft.run(e, engine="cuda", seeds=[4, 9])
+    for place, seed in enumerate((4, 9)):
+        one = ft.run(replace(e, seed=seed), engine="cuda")
+        np.testing.assert_allclose(many.final[place], one.final, atol=1e-6)
+
+
+def test_dropout_is_drawn_by_seed_client_and_round():
+    def dropping():
+        return torch.nn.Sequential(network(), torch.nn.Dropout(0.3), torch.nn.Linear(1, 1))
+
+    e = experiment(replace(custom(), init=dropping))
+    runs = [ft.run(e, engine="cuda").final for _ in range(2)]
+    np.testing.assert_array_equal(*runs)
+
+
+def test_a_rule_with_memory_has_no_bf16():
+    with pytest.raises(ft.FedtaperError, match="float32 on a GPU"):
+        ft.run(experiment(images(), local=ft.Momentum(0.8)), engine="cuda", precision="bf16")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "form", [(3, 2, 5, 4, 16, 32), (2, 3, 8, 8, 32, 16), (10, 32, 14, 14, 64, 128)], ids=str
+)
+def test_the_stacked_convolution_is_each_clients(form, dtype):
+    from fedtaper.engines.cuda.convolution import convolve
+
+    clients, batch, height, width, deep, wide = form
+    kind, near = getattr(torch, dtype), 1e-4 if dtype == "float32" else 2e-2
+    torch.manual_seed(0)
+    x = torch.randn(clients * batch, deep, height, width, device="cuda", dtype=kind)
+    w = torch.randn(clients, wide, deep, 3, 3, device="cuda", dtype=kind)
+    x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+    w.requires_grad_()
+    allowed = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        parts = zip(x.split(batch), w, strict=True)
+        want = torch.cat([torch.nn.functional.conv2d(a, b, padding=1) for a, b in parts])
+        got = convolve(x, w)
+        toward = torch.randn_like(want)
+        pairs = [(got, want)]
+        grads = (torch.autograd.grad(y, (x, w), toward) for y in (got, want))
+        pairs += list(zip(*grads, strict=True))
+    finally:
+        torch.backends.cudnn.allow_tf32 = allowed
+    for one, other in pairs:
+        assert (one - other).float().norm() < near * other.float().norm()
