@@ -71,8 +71,7 @@ def serve(
     needed = len(federation.sites) if federation.task else federation.enough
     experiment = _experiment(source, roster.wait(federation.wait, needed, progress))
     saved = store.load_checkpoint(out) if out is not None else None
-    watch = Watch(experiment, federation.sites, roster.tell)
-    watch.catch_up(saved)
+    watch = Watch(experiment, federation.sites, roster.tell, saved)
     progress.rounds = experiment.rounds
 
     def seen(k: int, norms: Any, updates: Any, values: dict[str, float]) -> None:
@@ -83,7 +82,7 @@ def serve(
     how.setdefault("updates", experiment.problem.dim <= KEEP_DIM)  # what an audit sees best
     how.setdefault("progress", False)
     earlier = None if saved is None else saved["norms"][0]
-    engine = GridEngine(grid, federation, roster, seen, earlier)
+    engine = GridEngine(grid, federation, roster, seen, earlier, watch.follow)
     how["also"] = lambda run: site_files(run, federation)
     return drive(experiment, engine=engine, out=out, resume=out is not None, **how)
 

@@ -17,8 +17,14 @@ EVERY = 5  # rounds between two looks
 class Watch:
     """Feeds an :class:`fedtaper.Auditor` with what the sites sent."""
 
-    def __init__(self, e: Experiment, sites: tuple[str, ...], tell: Callable[..., None]) -> None:
-        self.e, self.sites, self.tell = e, sites, tell
+    def __init__(
+        self,
+        e: Experiment,
+        sites: tuple[str, ...],
+        tell: Callable[..., None],
+        saved: dict[str, Any] | None = None,
+    ) -> None:
+        self.e, self.sites, self.tell, self.saved = e, sites, tell, saved
         self.auditor = Auditor(e.schedules, quadratic=is_quadratic(e.problem))
         self.accused: dict[int, str] = {}
 
@@ -27,8 +33,14 @@ class Watch:
         self.add(k, norms, updates)
         self.look(k + 1)
 
-    def catch_up(self, saved: dict[str, Any] | None) -> None:
-        """What was seen before a resume, from its checkpoint."""
+    def follow(self, e: Experiment) -> None:
+        """The schedules as they stand, where a controller moves them."""
+        self.e, self.auditor.schedules = e, list(e.schedules)
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """What was seen before a resume, from its checkpoint, once."""
+        saved, self.saved = self.saved, None
         done = 0 if saved is None else saved["norms"].shape[1]
         if saved is not None and done and saved["round"][done - 1] == done:
             for k in range(done):

@@ -32,15 +32,18 @@ def client_losses(problem: Problem, w: Array) -> Array:
 
 def network_losses(problem: NetworkProblem, module: Any, dtype: Any = None) -> Array:
     """Each client's mean loss with a module, in evaluation mode."""
-    out = np.empty(problem.num_clients)
+    clients = range(problem.num_clients)
+    return np.array([network_loss(problem, module, i, dtype) for i in clients])
+
+
+def network_loss(problem: NetworkProblem, module: Any, client: int, dtype: Any = None) -> float:
+    """One client's mean loss with a module, in evaluation mode."""
+    total, count = 0.0, 0
     with evaluating(module):
-        for i in range(problem.num_clients):
-            total, count = 0.0, 0
-            for batch, size in _parts(problem.every_sample(i), int(problem.sizes[i])):
-                loss, _ = problem.batch_loss(module, *problem.take(i, batch, dtype))
-                total, count = total + size * float(loss), count + size
-            out[i] = total / count
-    return out
+        for batch, size in _parts(problem.every_sample(client), int(problem.sizes[client])):
+            loss, _ = problem.batch_loss(module, *problem.take(client, batch, dtype))
+            total, count = total + size * float(loss), count + size
+    return total / count
 
 
 def _parts(whole: Any, size: int) -> list[tuple[Any, int]]:

@@ -14,6 +14,7 @@ CAPABILITIES = Capabilities(
     stateful_rules=True,
     updates=True,
     challenges=True,
+    steering=True,
     combining=True,
     many_seeds=False,
     saves_each_round=True,

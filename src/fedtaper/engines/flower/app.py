@@ -1,4 +1,4 @@
-"""A site's ClientApp: who it is, and a round's local updates."""
+"""A site's ClientApp: who it is, a round's local updates, its loss at the shared model."""
 
 from __future__ import annotations
 
@@ -25,5 +25,9 @@ def make_client_app(
     @app.train()
     def train(message: Message, context: Context) -> Message:
         return client.train(message, context, find(context))
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        return client.judge(message, context, find(context))
 
     return app

@@ -12,20 +12,24 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError, quietly
 from fedtaper.core.protocols import Memory, is_network
+from fedtaper.core.scaled import Scaled
 from fedtaper.core.schedules import Constant, Power, Schedule
 from fedtaper.core.version import __version__
 from fedtaper.engines import reference
 from fedtaper.engines.flower import memory as memories
 from fedtaper.engines.flower import wire
 from fedtaper.engines.flower.source import Source
+from fedtaper.engines.steered import client_losses, network_loss
 from fedtaper.experiment import Experiment
 
 ORDER, MODEL, UPDATE, METRICS, TOLD = "order", "model", "update", "metrics", "told"
 ALONG = "along"  # vectors that the server rule sends with the model: along-0, along-1, ...
 START, END = "memory_start", "memory_end"  # stamps, in a message to a site that remembers
 LOST = "lost_memory"
+FACTOR = "factor"  # what a controller multiplies the site's scale by in this round
+LOSS = "loss"
 SCHEDULE_KEYS = ("c", "delta", "offset")
 
 
@@ -54,21 +58,51 @@ def train(message: Message, context: Context, source: Source) -> Message:
     restart of anything here changes nothing.
     """
     order: Any = message.content[ORDER]
-    site = site_name(context, source.federation.sites)
-    client = source.federation.sites.index(site)
-    e = _experiment(source, client, int(order["samples"]))
-    sent = e.schedules[client]
+    site, client, e = _asked(message, context, source)
+    sent = unscaled(e.schedules[client])
     simple = isinstance(sent, (Power, Constant))  # others do not fit into a message
     schedule = own_schedule(context) or (as_schedule(order) if simple else sent)
-    mine = [schedule if i == client else s for i, s in enumerate(e.schedules)]
-    e = replace(e, schedules=tuple(mine))
-    told: dict[str, Any] = {"round": int(order["round"]), "site": site} | as_numbers(schedule)
+    factor = float(order.get(FACTOR, 1.0))
+    used = schedule if factor == 1.0 else Scaled(schedule, ((1.0, factor),))
+    with quietly():
+        mine = [used if i == client else s for i, s in enumerate(e.schedules)]
+        e = replace(e, schedules=tuple(mine))
+    told: dict[str, Any] = {"round": int(order["round"]), "site": site, FACTOR: factor}
+    told |= as_numbers(schedule)
     try:
         content = _round(message, e, client, memories.vault_of(context, source.folder(site)))
     except memories.LostError as lost:
         content = {}
         told[LOST] = str(lost)
     return Message(RecordDict(content | {TOLD: ConfigRecord(told)}), reply_to=message)
+
+
+def judge(message: Message, context: Context, source: Source) -> Message:
+    """This site's loss at the shared model, on all its samples: what a controller looks at."""
+    site, client, e = _asked(message, context, source)
+    order: Any = message.content[ORDER]
+    w = wire.joined(message.content[MODEL])
+    if is_network(e.problem):
+        import torch
+
+        from fedtaper.engines.network_client import Client, one_thread
+
+        own = Client(e)
+        own.w.copy_(torch.from_numpy(w))
+        with one_thread():
+            loss = network_loss(e.problem, own.module, client)
+    else:
+        loss = float(client_losses(e.problem, w)[client])
+    told = ConfigRecord({"round": int(order["round"]), "site": site, LOSS: loss})
+    return Message(RecordDict({TOLD: told}), reply_to=message)
+
+
+def _asked(message: Message, context: Context, source: Source) -> tuple[str, int, Experiment]:
+    """Who this site is, and its experiment."""
+    order: Any = message.content[ORDER]
+    site = site_name(context, source.federation.sites)
+    client = source.federation.sites.index(site)
+    return site, client, _experiment(source, client, int(order["samples"]))
 
 
 def _round(message: Message, e: Experiment, client: int, vault: memories.Vault) -> dict[str, Any]:
@@ -150,7 +184,18 @@ def as_schedule(numbers: Any) -> Schedule:
     return Power(c, delta, float(numbers.get("offset", 0.0))) if delta else Constant(c)
 
 
+def unscaled(schedule: Schedule) -> Schedule:
+    """A schedule as it was before a controller moved its scale."""
+    found: Schedule = schedule.schedule if isinstance(schedule, Scaled) else schedule
+    return found
+
+
+def factor_of(schedule: Schedule, n: float) -> float:
+    """What a controller multiplies a schedule by in the round after clock n."""
+    return float(schedule.factor(n + 1)) if isinstance(schedule, Scaled) else 1.0
+
+
 def as_numbers(schedule: Schedule) -> dict[str, float]:
     """A schedule, or its limit, as numbers that a message can hold."""
-    offset = schedule.offset if isinstance(schedule, Power) else 0.0
+    offset = schedule.offset if isinstance(schedule, (Power, Scaled)) else 0.0
     return {"c": float(schedule.c), "delta": float(schedule.delta), "offset": float(offset)}

@@ -14,7 +14,7 @@ from fedtaper.engines.flower import CAPABILITIES, simulation
 from fedtaper.engines.flower.federation import Federation, numbered
 from fedtaper.experiment import Experiment
 
-QUIET_KINDS = ("missing", "unclear")  # sites that are still starting
+QUIET_KINDS = ("missing", "unclear", "steered")  # sites that are still starting; no trouble
 
 
 class FlowerEngine:
@@ -73,6 +73,15 @@ class SimulatedSession:
     def answers(self, s: int, clients: list[int], model: Array, round_: int, a: Array) -> Array:
         """What sites send back for any model."""
         return self.rounds.answers(s, clients, model, round_, a)
+
+    def losses(self, s: int) -> Array:
+        """What every site says its loss is."""
+        found: Array = self.rounds.losses(s)
+        return found
+
+    def steer(self, experiment: Experiment) -> None:
+        """Other factors from here on."""
+        self.rounds.steer(experiment)
 
     def sync(self) -> None:
         """Bring the State up to date, with what the sites remember: they end with this."""

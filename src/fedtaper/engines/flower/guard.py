@@ -9,11 +9,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from flwr.app import Message
 
+from fedtaper.core.protocols import is_network
 from fedtaper.core.schedules import Schedule
 from fedtaper.engines.flower import fields, wire
-from fedtaper.engines.flower.client import LOST, METRICS, SCHEDULE_KEYS, TOLD, UPDATE, as_numbers
+from fedtaper.engines.flower.client import (
+    FACTOR,
+    LOSS,
+    LOST,
+    METRICS,
+    TOLD,
+    UPDATE,
+    as_numbers,
+    unscaled,
+)
+from fedtaper.engines.flower.federation import Federation
 from fedtaper.engines.flower.fields import FaultError, shown
 from fedtaper.engines.flower.memory import LostError
+from fedtaper.experiment import Experiment
 
 MEASURED = ("train_loss", "train_accuracy")  # what a site says of a network's training
 LARGEST_METRIC = 1e12
@@ -28,7 +40,9 @@ class Answer(NamedTuple):
     measured: dict[str, float]
 
 
-def checked_update(reply: Message, like: Any, site: str, round_: int, schedule: Schedule) -> Answer:
+def checked_update(
+    reply: Message, like: Any, site: str, round_: int, schedule: Schedule, factor: float = 1.0
+) -> Answer:
     """The update in an answer and what the site measured, or a :class:`FaultError`.
 
     A :class:`LostError` where the site says that it has lost its memory. ``like`` is the shared
@@ -39,7 +53,7 @@ def checked_update(reply: Message, like: Any, site: str, round_: int, schedule: 
     try:
         told: Any = reply.content[TOLD]
         found = fields.mapping(told)
-        _check_told(found, site, round_, schedule)
+        _check_told(found, site, round_, as_numbers(unscaled(schedule)) | {FACTOR: factor})
         if LOST in found:
             raise LostError(shown(fields.word(found, LOST)))
         arrays: Any = reply.content[UPDATE]
@@ -58,6 +72,17 @@ def checked_update(reply: Message, like: Any, site: str, round_: int, schedule: 
         if not math.isfinite(norm):
             raise FaultError("it is too large to have a size")
     return Answer(update, norm, fields.mapping(measures))
+
+
+def allowed_metrics(e: Experiment, federation: Federation, w: Any) -> frozenset[str]:
+    """Metrics that sites may send: never one that the server itself records."""
+    network = is_network(e.problem)
+    wanted = {*federation.metrics, *(MEASURED if network else ())}
+    if not network:
+        p = e.limit_influence
+        with np.errstate(all="ignore"):
+            wanted -= set(e.problem.metrics(w[None, None], p[None], p))
+    return frozenset(wanted)
 
 
 def known_metrics(
@@ -96,16 +121,27 @@ def _pieces(arrays: Any, like: Any) -> list[Any]:
     return update
 
 
-def _check_told(told: dict[str, Any], site: str, round_: int, schedule: Schedule) -> None:
+def checked_loss(reply: Message, site: str, round_: int) -> float:
+    """A site's loss at the shared model, or a :class:`FaultError`."""
+    if reply.has_error():
+        raise FaultError(f"no answer: {shown(reply.error.reason)}")
+    try:
+        told: Any = reply.content[TOLD]
+    except Exception as trouble:  # what comes from elsewhere may be anything
+        raise FaultError(f"a part is missing or malformed: {shown(str(trouble))}") from None
+    found = fields.mapping(told)
+    _check_told(found, site, round_, {})
+    return fields.number(found, LOSS, -LARGEST_METRIC, LARGEST_METRIC)
+
+
+def _check_told(
+    told: dict[str, Any], site: str, round_: int, declared: Mapping[str, float]
+) -> None:
     if told.get("site") != site:
         raise FaultError(f"it answers as {shown(told.get('site'))}")
     if isinstance(told.get("round"), bool) or told.get("round") != round_:
         raise FaultError(f"it answers for round {shown(told.get('round'))}")
-    declared = as_numbers(schedule)
-    for name in SCHEDULE_KEYS:
+    for name, wanted in declared.items():
         value = told.get(name)
-        same = isinstance(value, float) and math.isclose(value, declared[name], rel_tol=1e-12)
-        if not same:
-            raise FaultError(
-                f"it used {name} = {shown(value)}, not the declared {declared[name]:g}"
-            )
+        if not (isinstance(value, float) and math.isclose(value, wanted, rel_tol=1e-12)):
+            raise FaultError(f"it used {name} = {shown(value)}, not the declared {wanted:g}")

@@ -12,16 +12,28 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedtaper.core.errors import FedtaperError
-from fedtaper.core.protocols import Block, Options, State, as_network, is_combining, is_network
+from fedtaper.core.protocols import Block, Options, State, as_network, is_network
 from fedtaper.core.sketch import SKETCH
 from fedtaper.engines import KEEP_DIM, taken_part
 from fedtaper.engines.flower import CAPABILITIES, wire
-from fedtaper.engines.flower.client import ALONG, END, MODEL, ORDER, START, as_numbers
+from fedtaper.engines.flower.client import (
+    ALONG,
+    END,
+    FACTOR,
+    MODEL,
+    ORDER,
+    START,
+    as_numbers,
+    factor_of,
+    unscaled,
+)
 from fedtaper.engines.flower.federation import Federation
 from fedtaper.engines.flower.fields import FaultError
-from fedtaper.engines.flower.guard import MEASURED, Answer, checked_update, known_metrics
+from fedtaper.engines.flower.guard import Answer, allowed_metrics, checked_update, known_metrics
 from fedtaper.engines.flower.intake import Intake
 from fedtaper.engines.flower.memory import LostError, Stamps
+from fedtaper.engines.flower.questions import asked_losses, challenged, in_order
+from fedtaper.engines.flower.refused import refuse
 from fedtaper.engines.flower.roster import Roster, Site, answers
 from fedtaper.engines.flower.sizes import Sizes
 from fedtaper.experiment import Experiment
@@ -37,6 +49,7 @@ class GridEngine:
     ``seen``, where given, is called with each whole round: its number (from 0), the sizes of
     the updates (NaN where a site did not count), the updates, where they are kept, and the
     round's metrics. ``earlier`` are the sizes of the rounds before a resume, (rounds, L).
+    ``follow`` is called with the experiment as it stands: at first, and when it is steered.
     """
 
     name = "flower"
@@ -49,9 +62,10 @@ class GridEngine:
         roster: Roster,
         seen: Seen | None = None,
         earlier: Any = None,
+        follow: Callable[[Experiment], None] = lambda experiment: None,
     ) -> None:
         self.grid, self.federation, self.roster, self.seen = grid, federation, roster, seen
-        self.earlier = earlier
+        self.earlier, self.follow = earlier, follow
 
     def check(self) -> None:
         """There is a grid, so Flower is here."""
@@ -62,12 +76,8 @@ class GridEngine:
 
     def open(self, experiment: Experiment, state: State, options: Options) -> GridSession:
         """Get ready to move the state on."""
+        self.follow(experiment)
         if self.federation.buffer is not None:
-            if experiment.local.keeps == "run":
-                raise FedtaperError(
-                    f"{experiment.local!r} keeps a memory from round to round: leave out buffer, "
-                    "with which rounds overlap"
-                )
             from fedtaper.engines.flower.buffered import BufferedSession
 
             return BufferedSession(self, experiment, state)
@@ -89,34 +99,18 @@ class GridSession:
         self.notes: dict[str, float] = {}  # this round's further metrics of the server
         self.ignored: set[str] = set()  # sites whose metrics were once not taken
         self.network = is_network(experiment.problem)
-        if engine.federation.noise_multiplier and is_combining(experiment.server):
-            raise FedtaperError(
-                f"noise_multiplier is for a weighted mean, not for {experiment.server!r}: how far "
-                "one site moves it is not bounded by the clipping norm times its weight"
-            )
+        refuse(experiment, engine.federation)
         self.dtype = np.dtype(np.float32 if self.network else np.float64)
         self.w = state.w[0].astype(self.dtype)
         self.memory = tuple(array[0].astype(self.dtype) for array in state.memory)
         keeps = experiment.local.keeps == "run"
         self.stamps = Stamps(experiment.num_clients, state) if keeps else None
         self.module: Any = None
-        self.allowed = self._allowed()
+        self.allowed = allowed_metrics(experiment, engine.federation, self.w)
+        self.follow = engine.follow
+        self.early: dict[int, Message | None] = {}  # answers of the next round, None if none came
         self.base: dict[int, Any] = {}  # what the sites sent in the base round of the challenges
-        if experiment.challenges is not None and experiment.challenges.share < 1:
-            raise FedtaperError(
-                "challenges over Flower ask for a whole round's updates, so that a site cannot "
-                "tell them from a round: leave share = 1"
-            )
         self.sync()
-
-    def _allowed(self) -> frozenset[str]:
-        """Metrics that sites may send: never one that the server itself records."""
-        wanted = {*self.federation.metrics, *(MEASURED if self.network else ())}
-        if not self.network:
-            p = self.e.limit_influence
-            with np.errstate(all="ignore"):
-                wanted -= set(self.e.problem.metrics(self.w[None, None], p[None], p))
-        return frozenset(wanted)
 
     def advance(self, rounds: int) -> Block:
         """Move on by so many rounds."""
@@ -180,15 +174,19 @@ class GridSession:
         """The good updates of those who were asked, added up in the order of the clients."""
         here = self.roster.present()
         names = self.federation.sites
-        for i in asked:
-            if names[i] not in here:
-                self.fault(k, i, "lost", "not connected")
-        messages = self.messages({i: here[names[i]] for i in asked if names[i] in here})
+        early, self.early = self.early, {}  # what was asked beside a challenge
+        new = [i for i in asked if names[i] in here and i not in early]
+        messages = self.messages({i: here[names[i]] for i in new})
         waiting = set(messages)
+        for i in asked:
+            if i not in messages and early.get(i) is None:
+                why = "no answer in time" if i in early else "not connected"
+                self.fault(k, i, "late" if i in early else "lost", why)
         intake = self.intake(asked)
-        for i, reply in answers(self.grid, messages, self.federation.deadline, self.w.nbytes):
+        replies = answers(self.grid, messages, self.federation.deadline, self.w.nbytes)
+        for i, reply in in_order(early, replies):
             waiting.discard(i)
-            answer = self.checked(i, reply, k)
+            answer = None if reply is None else self.checked(i, reply, k)
             if answer is not None:
                 intake.add(i, answer)
                 if self.e.challenges is not None and k == self.e.challenges.base - 1:
@@ -213,9 +211,11 @@ class GridSession:
         model = {MODEL: wire.packed(self.w)}
         for i, value in enumerate(self.memory[: self.e.server.travels]):
             model[f"{ALONG}-{i}"] = wire.packed(value)
-        return {i: self._message(i, site, model) for i, site in sites.items()}
+        return {i: self.message(i, site, model) for i, site in sites.items()}
 
-    def _message(self, client: int, site: Site, model: dict[str, ArrayRecord]) -> Message:
+    def message(
+        self, client: int, site: Site, model: dict[str, ArrayRecord], kind: str = MessageType.TRAIN
+    ) -> Message:
         """What a site is asked in this round: the model, the clock, its schedule."""
         k = self.state.round
         order: dict[str, Any] = {
@@ -224,20 +224,25 @@ class GridSession:
             "n": float(k * self.e.period),
             "seed": int(self.state.seeds[0]),
             "samples": int(self.e.problem.sizes[client]),
-            **as_numbers(self.e.schedules[client]),
+            **as_numbers(unscaled(self.e.schedules[client])),
+            FACTOR: self._factor(client, k),
         }
         if self.federation.clipping_norm is not None:  # for Flower's clipping mods
             order["clipping_norm"] = float(self.federation.clipping_norm)
         if self.stamps is not None:
             order |= {START: self.stamps.start(client), END: self.stamps.end(client, k)}
         content = RecordDict({ORDER: ConfigRecord(order), **model})
-        return Message(content, site.node, MessageType.TRAIN, ttl=self.federation.deadline + GRACE)
+        return Message(content, site.node, kind, ttl=self.federation.deadline + GRACE)
+
+    def _factor(self, client: int, k: int) -> float:
+        """What a controller multiplies the site's scale by in round k (from 0)."""
+        return factor_of(self.e.schedules[client], k * self.e.period)
 
     def checked(self, i: int, reply: Message, k: int) -> Answer | None:
         """An answer's update, or None and an event."""
         name, schedule = self.federation.sites[i], self.e.schedules[i]
         try:
-            answer = checked_update(reply, self.w, name, k, schedule)
+            answer = checked_update(reply, self.w, name, k, schedule, self._factor(i, k))
             unusual = self.sizes.look(i, answer.norm)
         except LostError as lost:
             self._lost_memory(k, i, str(lost))
@@ -288,31 +293,30 @@ class GridSession:
         return dict(problem.scores(self.module))
 
     def answers(self, s: int, clients: list[int], model: Any, round_: int, a: Any) -> Any:
-        """What sites send back for any model: one more message each, of the same form as a round's.
-
-        For the base round it is what they sent then. A site that is away or fails gives NaN.
-        """
+        """What sites send back for any model; for the base round, what they sent then."""
         found = np.full((len(clients), len(model)), np.nan)
-        got: dict[int, Any] = {}
+        got = self.base
         if round_ == self.state.round:
-            here, names, model = (
-                self.roster.present(),
-                self.federation.sites,
-                model.astype(self.dtype),
-            )
-            packed = {MODEL: wire.packed(model)}
-            sites = {i: here[names[i]] for i in clients if names[i] in here}
-            asked = {i: self._message(i, site, packed) for i, site in sites.items()}
-            for i, reply in answers(self.grid, asked, self.federation.deadline, model.nbytes):
-                answer = self.checked(i, reply, round_)
-                if answer is not None:
-                    got[i] = np.concatenate(answer.update)
-        else:
-            got = self.base
+            got, self.early = challenged(self, clients, model.astype(self.dtype))
         for row, i in enumerate(clients):
             if i in got:
                 found[row] = got[i]
         return found
+
+    def losses(self, s: int) -> Any:
+        """What every site says its loss at the shared model is; NaN where it did not say."""
+        return asked_losses(self)
+
+    def steer(self, experiment: Experiment) -> None:
+        """Other factors from here on: they travel with every message."""
+        self.e = experiment
+        self.follow(experiment)
+        n = self.state.round * experiment.period
+        given = [f"{factor_of(s, n):.4g}" for s in experiment.schedules]
+        pairs = zip(self.federation.sites, given, strict=True)
+        self.roster.tell(
+            self.state.round, "", "steered", ", ".join(f"{site} {f}" for site, f in pairs)
+        )
 
     def sync(self) -> None:
         """Bring the State up to date: it sees the very arrays held here."""
