@@ -6,7 +6,9 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -347,3 +349,31 @@ def test_a_killed_parent_leaves_no_process(tmp_path, number):
     finally:
         processes.stop(parent)
         keeper.end_marked(mark)
+
+
+def test_the_hospitals_example_travels_as_it_is(tmp_path):
+    """Model, loss and data of the example, over sites in this process: the simulation's models."""
+    from flower_loop import LoopGrid
+    from test_flower_processes import hospitals
+
+    from fedtaper.deploy.server import serve
+    from fedtaper.deploy.source import FileSource
+
+    file, e = hospitals(tmp_path, rounds=2)
+    made = write_deployment(file, tmp_path / "out", "localhost", Ports(8000, 9443))
+    assert "hospitals.py" in made.app.travels
+    example = Path(__file__).parent.parent / "examples" / "hospitals.py"
+    assert (tmp_path / "out" / "app" / "hospitals.py").read_bytes() == example.read_bytes()
+    source = FileSource(str(file), str(tmp_path))
+    run = serve(LoopGrid(source), source, None, progress=False)
+    theirs = ft.run(e, engine="cpu")
+    np.testing.assert_allclose(run.w, theirs.w, atol=1e-7)
+    np.testing.assert_allclose(run.metrics["auc"], theirs.metrics["auc"], atol=1e-6)
+
+
+def test_a_task_that_is_not_there_is_one_line(tmp_path):
+    file = tmp_path / "hospitals.toml"
+    example = Path(__file__).parent.parent / "examples" / "hospitals.toml"
+    file.write_text(example.read_text(encoding="utf-8"), encoding="utf-8")
+    with pytest.raises(ft.FedtaperError, match=r"no hospitals.py beside it"):
+        write_deployment(file, tmp_path / "out", "localhost", Ports(8000, 9443))

@@ -211,7 +211,8 @@ def test_sites_learn_their_own_size_only(tiny):
     for site, round_, message in grid.sent:
         if round_ >= 0:
             order = dict(message.content["order"])
-            assert set(order) == {"round", "draw", "n", "seed", "samples", "c", "delta", "offset"}
+            schedule = {"c", "delta", "offset", "factor"}
+            assert set(order) == {"round", "draw", "n", "seed", "samples", *schedule}
             assert order["samples"] == tiny.sizes[SITES.index(site)]
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,8 +20,10 @@ import fedtaper as ft
 from fedtaper.deploy import keeper, processes
 from fedtaper.deploy.local import LocalFederation
 from fedtaper.deploy.progress import last_line
+from fedtaper.deploy.source import FileSource
 from fedtaper.storage import store
 
+EXAMPLES = Path(__file__).parent.parent / "examples"
 REGRESSION = """
 [experiment]
 rounds = {rounds}
@@ -284,6 +287,96 @@ def test_a_new_app_rehearses_as_it_is(tmp_path):
         run = local.run(seconds=400)
     assert run.metrics["test_accuracy"][-1] > 0.7
     assert run.metrics["answered"].tolist() == [3] * 5
+
+
+def hospitals(tmp_path, rounds):
+    """The example's two files as they are, but for the number of rounds; its experiment."""
+    for name in ("hospitals.py", "hospitals.toml"):
+        shutil.copy(EXAMPLES / name, tmp_path)
+    file = tmp_path / "hospitals.toml"
+    file.write_text(file.read_text().replace("rounds = 40", f"rounds = {rounds}"))
+    source = FileSource(str(file), str(tmp_path))
+    sites = source.federation.sites
+    task = source.federation.load_task() if source.samples("north") else None
+    own = dict(enumerate(map(task.data, sites)))
+    sizes = [len(data[0]) for data in own.values()]
+    return file, source.file.experiment(task.problem(sizes, own))
+
+
+@pytest.mark.federation
+def test_the_hospitals_example_is_deployed_as_it_is(tmp_path):
+    file, e = hospitals(tmp_path, rounds=3)
+    done = subprocess.run(
+        [sys.executable, "-m", "fedtaper", "deploy", str(file), "--local", "4", "--out",
+         str(tmp_path / "out"), "--seconds", "500"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    run = ft.load(tmp_path / "out" / "server" / "run")
+    assert run.metrics["answered"].tolist() == [4] * 3
+    same_models(ft.run(e, engine="cpu"), run, 1e-6)
+
+
+FADING = """
+import os
+import fedtaper.engines.flower.client as client
+from sklearn.datasets import load_breast_cancer
+import torch
+from fedtaper import Task
+
+SITES = ("north", "south", "west")
+honest = client._updates
+
+def fading(e, w, a, place, kept, along):
+    n = place[2] + 1.0  # one update per round; declared 0.3 / n^0.76, made 0.3 / n
+    faster = n**-0.24 if os.environ.get("FAULT_OF_THIS_SITE") == "south" else 1.0
+    return honest(e, w, a * faster, place, kept, along)
+
+client._updates = fading
+
+def data(site):
+    x, y = load_breast_cancer(return_X_y=True)
+    x = ((x - x.mean(0)) / x.std(0)).astype("float32")
+    i = SITES.index(site)
+    return x[i:540:3], y[i:540:3].astype("float32")
+
+def loss(model, x, y):
+    return torch.nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y)
+
+task = Task(loss=loss, init=lambda: torch.nn.Linear(30, 1), data=data)
+"""
+FADING_FEDERATION = """
+[experiment]
+rounds = 14
+local_epochs = 1
+batch_size = 180
+[problem]
+kind = "custom"
+[[schedules]]
+c = 0.3
+delta = 0.76
+clients = 3
+[challenges]
+every = 2
+base = 2
+[federation]
+sites = ["north", "south", "west"]
+task = "fading:task"
+deadline = 120.0
+"""
+
+
+@pytest.mark.federation
+def test_one_of_three_sites_fades_and_is_found(tmp_path):
+    (tmp_path / "fading.py").write_text(FADING)
+    file = tmp_path / "fading.toml"
+    file.write_text(FADING_FEDERATION)
+    with Faulty(file, tmp_path / "local") as local:
+        run = local.run(seconds=900)
+    audit = ft.audit(run)
+    assert [client.accused for client in audit.clients] == [False, True, False]
+    assert audit.clients[1].delta == pytest.approx(1.0, abs=0.1)
 
 
 @pytest.mark.federation

@@ -128,13 +128,9 @@ def _files(own: Path, target: Path) -> list[Path]:
 
 
 def _made(file: Path, target: Path) -> Written:
-    """An app around a file that lies in none."""
+    """An app around a file that lies in none; a task may be a module beside the file."""
     plan = read_federation(file)
-    if plan.federation.task is not None:
-        raise FedtaperError(
-            f"{file} names the task {plan.federation.task} but lies in no Flower app: make one "
-            "with fedtaper new NAME"
-        )
+    module = _task_module(file, plan.federation.task)
     name = app_name(f"{file.stem[:24]}-app")  # not the name of some module
     package = target / name.replace("-", "_")
     package.mkdir(parents=True, exist_ok=True)
@@ -143,6 +139,26 @@ def _made(file: Path, target: Path) -> Written:
     federation = f"{package.name}:federation.toml"
     if "data" in tomllib.loads(plan.text)["problem"]:
         federation = quotable(file.resolve())  # its data lies beside it
-    (target / "pyproject.toml").write_text(pyproject(name, federation), encoding="utf-8")
-    inside = ("__init__.py", "federation.toml")
-    return Written(("pyproject.toml", *(f"{package.name}/{entry}" for entry in inside)))
+    about = pyproject(name, federation, '", "fedtaper[torch]' if module else "")
+    inside = [f"{package.name}/{entry}" for entry in ("__init__.py", "federation.toml")]
+    if module is not None:
+        shutil.copyfile(module, target / module.name)
+        head = "[tool.setuptools]\n"
+        about = about.replace(head, f'{head}py-modules = ["{module.stem}"]\n')
+        inside.append(module.name)
+    (target / "pyproject.toml").write_text(about, encoding="utf-8")
+    return Written(("pyproject.toml", *inside))
+
+
+def _task_module(file: Path, task: str | None) -> Path | None:
+    """The Python file of a task, beside the federation file."""
+    if task is None:
+        return None
+    name = task.partition(":")[0]
+    found = file.resolve().parent / f"{name}.py"
+    if not (name.isidentifier() and found.is_file()):
+        raise FedtaperError(
+            f"{file} names the task {task} but lies in no Flower app, and there is no {name}.py "
+            "beside it: put it there, or make an app with fedtaper new NAME"
+        )
+    return found
