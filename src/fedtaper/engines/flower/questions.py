@@ -21,13 +21,13 @@ from fedtaper.engines.flower.guard import checked_loss
 from fedtaper.engines.flower.roster import Site, answers
 
 if TYPE_CHECKING:
-    from fedtaper.engines.flower.rounds import Session
+    from fedtaper.engines.flower.rounds import GridSession
 
 COIN = random.SystemRandom()
 
 
 def challenged(
-    session: Session, clients: list[int], model: Any
+    session: GridSession, clients: list[int], model: Any
 ) -> tuple[dict[int, Any], dict[int, Message | None]]:
     """Good answers to a challenge, and the same sites' answers to the round that comes next.
 
@@ -66,7 +66,7 @@ def in_order(
     yield from waiting.items()
 
 
-def asked_losses(session: Session) -> Any:
+def asked_losses(session: GridSession) -> Any:
     """Every site's loss at the shared model, NaN where it did not say."""
     found = np.full(session.e.num_clients, np.nan)
     here, k = _here(session, list(range(len(found)))), session.state.round
@@ -81,6 +81,6 @@ def asked_losses(session: Session) -> Any:
     return found
 
 
-def _here(session: Session, clients: list[int]) -> dict[int, Site]:
+def _here(session: GridSession, clients: list[int]) -> dict[int, Site]:
     present, names = session.roster.present(), session.federation.sites
     return {i: present[names[i]] for i in clients if names[i] in present}
