@@ -56,7 +56,7 @@ def runs(page):
     return any(kind in ("python", "console", "toml") for _, kind, _ in blocks(page))
 
 
-@pytest.mark.parametrize("page", filter(runs, PAGES), ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize("page", list(filter(runs, PAGES)), ids=lambda p: str(p.relative_to(ROOT)))
 def test_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -12,7 +12,6 @@ from ui_client import HOME, JSON, PORT, TOKEN, opened
 
 import fedtaper as ft
 from fedtaper.ui import rows, runs, writers
-from fedtaper.ui.audits import evidence, looks
 from fedtaper.ui.guard import HEADER, LARGEST
 
 
@@ -323,14 +322,13 @@ def test_audit_is_the_librarys(tmp_path):
     found = opened(tmp_path).get("/api/audit", params={"id": "a"}).json()
     wanted = ft.audit(run)
     assert found["rows"] == wanted.rows()[1:] and found["accused"] == [3]
-    ends = [one[-1] for one in found["evidence"]]
-    assert ends[:3] == pytest.approx([c.evidence for c in wanted.clients[:3]], rel=1e-5)
-    assert found["round"] == looks(30) and looks(5) == [5]
-    half = ft.audit(ft.run(replaced(e, 15), updates=True))
-    from fedtaper.auditing import trace_of
-
-    before = evidence(trace_of(run), [15])[0, :3]
-    assert before == pytest.approx([c.evidence for c in half.clients[:3]])
+    for one, client in zip(found["evidence"][:3], wanted.clients[:3], strict=True):
+        assert one["who"] == f"client {client.client}" and one["verdict"] == client.verdict
+        last = [one[name][-1] for name in ("delta", "low", "high")]
+        assert last == pytest.approx([client.delta, client.delta_low, client.delta_high], rel=1e-5)
+    middle = found["evidence"][0]["round"][5]
+    half = ft.audit(ft.run(replaced(e, middle), updates=True))
+    assert found["evidence"][0]["delta"][5] == pytest.approx(half.clients[0].delta, rel=1e-5)
 
 
 def replaced(e, rounds):

@@ -245,6 +245,23 @@ def test_claims_and_audit(open_page):
     page.get_by_label("Run").select_option("audited")
     page.locator("strong", has_text="1 of 4 clients do not do what they declared.").wait_for()
     assert [row[1] for row in table(page, "Verdicts")][3] == "idle"
+    assert page.locator("[data-client]").count() == 3  # of the idle one there is no estimate
+
+
+def test_a_slow_audit_does_not_replace_a_later_one(open_page):
+    page = open_page("claims")
+    page.get_by_role("link", name="Audit", exact=True).click()
+    held = []
+    page.route("**/api/audit?id=one-counts", lambda route: held.append(route))  # noqa: PLW0108 - no builtin
+    page.get_by_label("Run").select_option("one-counts")
+    page.wait_for_timeout(100)
+    page.get_by_label("Run").select_option("audited")
+    words = page.locator("strong", has_text="1 of 4 clients do not do what they declared.")
+    words.wait_for()
+    with page.expect_response("**/api/audit?id=one-counts"):
+        held[0].continue_()
+    page.wait_for_timeout(200)
+    assert words.is_visible()
 
 
 CUT = """() => [...document.querySelectorAll('main *, header *')].filter(node => {

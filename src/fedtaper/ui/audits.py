@@ -1,32 +1,25 @@
-"""An audit of a stored run, and how each client's evidence grew over the rounds."""
+"""An audit of a stored run, and how the evidence on each client grew over the rounds."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedtaper.auditing import audit, trace_of
-from fedtaper.auditing.judge import Trace, judge
+from fedtaper.auditing import audit
+from fedtaper.auditing.history import History, histories
 from fedtaper.core.errors import FedtaperError
 from fedtaper.ui.detail import full_run
-from fedtaper.ui.plain import numbers
-
-LOOKS = 12  # rounds at which the evidence is looked at
-FIRST = 8  # rounds that an estimate needs
+from fedtaper.ui.plain import number, numbers
 
 
 def audited(folder: Path) -> dict[str, Any]:
-    """The verdicts at the end, and the evidence at several rounds before it."""
+    """The verdicts at the end, and what one would have said of each client before."""
     run = full_run(folder)
     if not len(run.round):
         raise FedtaperError("the run recorded no round, so there is nothing to audit")
     seed = run.seeds[0] if run.many else None
     final = audit(run, seed=seed)
     head, *rows = final.rows()
-    places = looks(len(run.round))
     return {
         "title": final.title + (f"; seed {seed} of {len(run.seeds)}" if run.many else ""),
         "caveat": final.caveat,
@@ -34,23 +27,22 @@ def audited(folder: Path) -> dict[str, Any]:
         "rows": rows,
         "accused": [c.client for c in final.accused],
         "remarks": final.remarks(),
-        "round": [int(run.round[k - 1]) for k in places],
-        "evidence": numbers(evidence(trace_of(run, seed), places).T),
+        "evidence": [_evidence(h) for h in histories(run, seed)],
     }
 
 
-def evidence(trace: Trace, places: list[int]) -> NDArray[np.float64]:
-    """The excess taper in standard errors after so many rounds, (places, L)."""
-    out = []
-    for k in places:
-        found = judge(trace.until(k))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            out.append(found.excess / found.error)
-    return np.stack(out)
-
-
-def looks(rounds: int) -> list[int]:
-    """After which rounds to look."""
-    if rounds <= FIRST:
-        return [rounds]
-    return np.unique(np.geomspace(FIRST, rounds, LOOKS).round().astype(int)).tolist()
+def _evidence(found: History) -> dict[str, Any]:
+    """One client's estimated taper with its interval after each look."""
+    said = found.said
+    return {
+        "who": found.name,
+        "verdict": said.verdict,
+        "accused": said.accused,
+        "since": said.since,
+        "sentence": found.sentence,
+        "declared": number(said.declared_delta),
+        "round": found.round.tolist(),
+        "delta": numbers(found.delta),
+        "low": numbers(found.low),
+        "high": numbers(found.high),
+    }

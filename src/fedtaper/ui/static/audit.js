@@ -18,31 +18,49 @@ export function audit(main, words, known) {
   look(pick.value, place);
 }
 
+let asked = 0; // the newest question: the answer to an older one comes too late
+
 async function look(id, place) {
+  const mine = (asked += 1);
   place.replaceChildren(message("Auditing…"));
   let found;
   try {
     found = await get("audit", { id });
   } catch (trouble) {
-    return void place.replaceChildren(message(trouble.message, "trouble"));
+    if (mine === asked) place.replaceChildren(message(trouble.message, "trouble"));
+    return;
   }
+  if (mine !== asked) return;
   const accused = found.accused.length;
   const words = accused ? `${accused} of ${found.rows.length} clients do not do what they declared.`
     : "Nobody is accused.";
   say(words);
   const rows = found.rows.map((row) => row.map((cell, j) => (j === 1 ? verdict(cell) : cell)));
-  const graph = el("div", { class: "charts" });
+  const graphs = el("div", { class: "charts" });
   place.replaceChildren(el("p", {}, el("strong", {}, words)), el("h2", {}, "Verdicts"), el("p", {}, found.title),
     table("Verdicts", found.head, rows, [2, 3, 4, 5, 6], [6]), ...found.remarks.map((text) => el("p", {}, text)),
-    el("h2", {}, "Evidence over the rounds"), graph, el("p", { class: "muted" }, found.caveat));
-  const named = (who) => (/^\d+$/.test(who) ? `client ${who}` : who); // sites may have names
-  const shown = found.evidence.map((values, i) => ({ name: named(found.rows[i][0]), values }));
-  const some = shown.some((one) => one.values.some((value) => value !== null));
-  if (!some) return void graph.replaceWith(message("These updates hold no evidence about how fast a client tapers."));
-  const inner = el("div");
-  graph.append(inner);
-  chart(inner, { title: "evidence that a client tapers faster", xlabel: "round", logX: true,
-    ylabel: "standard errors (below 0: slower)", x: found.round, series: shown });
+    el("h2", {}, "Evidence over the rounds"),
+    el("p", { class: "muted" }, "Dashed: the taper that a client declared. Line and band: the estimate and its interval, after each look."),
+    graphs, el("p", { class: "muted" }, found.caveat));
+  const known = found.evidence.filter((one) => one.delta.some((value) => value !== null));
+  if (!known.length) return void graphs.replaceWith(message("These updates hold no evidence about how fast a client tapers."));
+  known.sort((one, other) => other.accused - one.accused);
+  known.slice(0, SHOWN).forEach((one) => evidence(one, graphs));
+  if (known.length > SHOWN) graphs.after(message(`The first ${SHOWN} of ${known.length} clients are drawn.`));
+}
+
+const SHOWN = 12;
+
+function evidence(one, graphs) {
+  const place = el("div", { "data-client": one.who });
+  const outer = el("div", {}, place, el("p", { class: "small" }, one.sentence));
+  graphs.append(outer);
+  const since = one.since === null ? "" : `, since round ${one.since}`;
+  chart(place, { title: `${one.who}: ${one.verdict}${since}`, xlabel: "round", ylabel: "taper (delta)", logX: true,
+    x: one.round, series: [
+      { name: "declared", values: one.round.map(() => one.declared), style: "dashed", colour: 6 },
+      { name: "estimate", values: one.delta, low: one.low, high: one.high, colour: one.accused ? 1 : 0 },
+    ] });
 }
 
 function verdict(text) {
