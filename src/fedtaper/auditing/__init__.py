@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.auditing.challenges import Asked
 from fedtaper.auditing.judge import Finding, Trace, judge, since
-from fedtaper.auditing.records import NO_WITNESS, SIZES_ONLY, Audit, ClientAudit
+from fedtaper.auditing.records import MISFIT, NO_WITNESS, SIZES_ONLY, Audit, ClientAudit
 from fedtaper.auditing.replay import HeldOut
 from fedtaper.auditing.taper import Declared
 from fedtaper.auditing.traces import declared_round, from_run, trace_of
@@ -290,7 +290,7 @@ def _assemble(
 def _notes(verdict: str, found: Finding, i: int, trace: Trace) -> tuple[str, ...]:
     notes = []
     if verdict == "cannot tell":
-        notes.append(NO_WITNESS)
+        notes.append(MISFIT if found.witness == "misfit" else NO_WITNESS)
     if trace.updates is None and verdict == "as declared" and trace.asked is None:
         notes.append(SIZES_ONLY)
     if found.witness == "updates" and not 0.5 < found.curvature[i] < 2:

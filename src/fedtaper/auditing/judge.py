@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.auditing import directions, robust, sizes, taper
+from fedtaper.auditing import directions, own_check, robust, sizes, taper
 from fedtaper.auditing.challenges import Asked, examine
 from fedtaper.auditing.records import ACCUSATIONS, Verdict
 from fedtaper.auditing.replay import HeldOut, fit_replayed
@@ -41,6 +41,7 @@ class Trace:
     held_out: HeldOut | None = None  # what the server expects from data of its own
     quadratic: bool = True  # whether the losses are, so that updates alone show a taper
     asked: Asked | None = None  # the answers to challenges
+    even: bool = True  # whether curvatures are known, or said, to be alike in all directions
 
     def among(self, clients: NDArray[np.int64]) -> Trace:
         """Some of the clients."""
@@ -48,7 +49,8 @@ class Trace:
         moves = None if self.updates is None else self.updates[clients]
         declared = self.declared.pick(clients)
         asked = None if self.asked is None else self.asked.among(clients)
-        return Trace(self.norms[clients], declared, moves, self.w, held, self.quadratic, asked)
+        known = (self.quadratic, asked, self.even)
+        return Trace(self.norms[clients], declared, moves, self.w, held, *known)
 
     def without_tapers(self) -> Trace:
         """What shows idle clients, noise and copies alone: nothing about how fast one tapers."""
@@ -64,6 +66,7 @@ class Trace:
             None if self.held_out is None else self.held_out.until(rounds),
             self.quadratic,
             None if self.asked is None else self.asked.until(rounds),
+            self.even,
         )
 
 
@@ -92,13 +95,16 @@ def judge(trace: Trace) -> Finding:
     curvature, explained = np.ones(len(idle)), np.ones(len(idle))
     freedom, since_round = np.full(len(idle), np.inf), np.zeros(len(idle), dtype=np.int64)
     witness = "norms" if trace.quadratic or trace.held_out is not None else "none"
+    if trace.quadratic and not trace.even and trace.held_out is None:
+        witness = "misfit"
     if trace.asked is not None:
         said, witness = examine(trace.asked), "challenges"
         excess, error, freedom, since_round = said.excess, said.error, said.freedom, said.found
-    elif plain.any() and trace.norms.shape[1] >= LEAST_ROUNDS and witness != "none":
+    elif plain.any() and trace.norms.shape[1] >= LEAST_ROUNDS and witness == "norms":
         fit, witness = _fit(trace, plain)
-        excess[plain], error[plain], explained[plain] = fit.excess, fit.error, fit.explained
-        curvature[plain] = np.exp(fit.log_curvature - np.median(fit.log_curvature))
+        if witness != "misfit":
+            excess[plain], error[plain], explained[plain] = fit.excess, fit.error, fit.explained
+            curvature[plain] = np.exp(fit.log_curvature - np.median(fit.log_curvature))
     verdicts: list[Verdict] = []
     for i in range(len(idle)):
         if witness == "challenges":
@@ -138,7 +144,7 @@ def since(trace: Trace, final: Finding) -> list[int | None]:
 
 
 def _taper_verdict(excess: float, error: float, witness: str) -> Verdict:
-    if witness == "none":
+    if witness in ("none", "misfit"):
         return "cannot tell"
     if not np.isfinite(error):
         return "cannot tell yet"
@@ -193,15 +199,26 @@ def _fit(trace: Trace, plain: NDArray[np.bool_]) -> tuple[Fit, str]:
     np.add.at(each.T, stretch, there.T)
     if trace.updates is not None and trace.w is not None:
         u = robust.averaged(trace.updates[plain], stretch, 1)
-        fit = taper.fit_updates(u, robust.averaged(trace.w, stretch, 0), merged, each)
+        w = robust.averaged(trace.w, stretch, 0)
+        fit = taper.fit_updates(u, w, merged, each)
         if np.median(fit.explained) > 0.8:
-            return fit, "updates"
+            return _believed(fit, own_check.p_values(np.nan_to_num(u), w, merged, each, fit))
     logs = np.log(np.where(there & (norms > 0), norms, np.nan))
     merged_norms = np.exp(robust.averaged(logs, stretch, 1))
     fit = sizes.fit_sizes(merged_norms, merged, each)
     if sizes.plausible(fit):
         return fit, "norms"
     return taper.fit_peers(merged_norms, merged, each), "peers"
+
+
+def _believed(fit: Fit, p: Array) -> tuple[Fit, str]:
+    """The fit of the updates, if those who are not suspected follow its model.
+
+    Who fades later than from the start does not follow it, and must not protect itself thereby.
+    """
+    line = np.array([threshold(error, "updates") for error in fit.error])
+    follows = own_check.holds(p, np.abs(fit.excess) < line * fit.error)
+    return fit, "updates" if follows else "misfit"
 
 
 def _idle(trace: Trace) -> NDArray[np.bool_]:

@@ -23,6 +23,11 @@ NO_WITNESS = (
     "helps: challenges in the experiment, or replays on held-out data (held_out=). If the losses "
     "are quadratic, say so with quadratic=True"
 )
+MISFIT = (
+    "the updates do not follow the model that the audit fits: curvatures are unlike in different "
+    "directions (features of unlike spread, or correlated ones), and an honest client can then "
+    "look as if it tapered faster. What helps: challenges in the experiment"
+)
 LIMITS = (
     "What this does not show. The scale c: a client with half the declared c sends what an "
     "honest one with half the curvature would send, so an estimate is of the taper, with c "
@@ -121,10 +126,10 @@ class Audit:
     def remarks(self) -> list[str]:
         """The notes on single clients; what holds for all of them is in the caveat."""
         pairs = [(c.client, note) for c in self.clients for note in c.notes]
-        shown = [f"{self.name(i)}: {n}" for i, n in pairs if n not in (SIZES_ONLY, NO_WITNESS)]
-        if any(c.verdict == "cannot tell" for c in self.clients):
-            shown.append(f"cannot tell: {NO_WITNESS}.")
-        return shown
+        shared = (SIZES_ONLY, NO_WITNESS, MISFIT)
+        shown = [f"{self.name(i)}: {n}" for i, n in pairs if n not in shared]
+        reasons = dict.fromkeys(n for _, n in pairs if n in (NO_WITNESS, MISFIT))
+        return [*shown, *(f"cannot tell: {reason}." for reason in reasons)]
 
 
 def _cells(c: ClientAudit) -> list[str]:

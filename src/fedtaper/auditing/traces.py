@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedtaper.auditing.challenges import Asked
 from fedtaper.auditing.judge import Trace
+from fedtaper.auditing.own_check import even
 from fedtaper.auditing.replay import HeldOut, replay
 from fedtaper.auditing.taper import Declared
 from fedtaper.core.errors import FedtaperError
@@ -70,6 +71,7 @@ def from_run(
         held_out,
         is_quadratic(e.problem),
         None if answers is None else _asked(e, answers),
+        not is_quadratic(e.problem) or even(e.problem.moments[0]),
     )
     p = e.effective_influence(last - 1, last)[0]
     deltas = np.array([s.delta for s in e.schedules])
