@@ -58,7 +58,7 @@ def test_arrays_are_checked_by_what_they_show(ratio):
 def test_challenges_still_tell():
     from dataclasses import replace
 
-    e = uneven(9.0, 2, {3: ft.Tapers(ft.Power(0.02, 1.0))})
+    e = uneven(9.0, 2, {3: ft.OtherSchedule(ft.Power(0.02, 1.0))})
     run = ft.run(replace(e, challenges=ft.Challenges(), local_steps=40), progress=False)
     assert [c.client for c in ft.audit(run).accused] == [3]
 
