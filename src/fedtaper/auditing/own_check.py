@@ -44,7 +44,7 @@ def _p_value(u: Array, w: Array, g: Array, bend: Array, weight: Array, log_n: Ar
     rounds, dim = u.shape
     one = (weight * g)[:, 0]
     sent = weight * (u + g * w)  # g times the client's optimum, if the model holds
-    optimum = one @ sent / max(one @ one, 1e-300)
+    optimum = one @ sent / max(float(one @ one), 1e-300)
     left = sent - one[:, None] * optimum
     curve = weight * bend * (optimum - w)  # curvature and excess were fitted: taken out too
     fitted = np.stack([curve.ravel(), (curve * log_n).ravel()], axis=1)
