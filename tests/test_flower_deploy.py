@@ -1,5 +1,6 @@
 """What `fedtaper deploy` writes: quoted, checked, and nothing that was not asked for."""
 
+import getpass
 import os
 import signal
 import socket
@@ -228,6 +229,41 @@ def test_a_site_may_ask_for_signed_apps_alone(deployment, tmp_path):
     (place / "trusted-entities.yaml").touch()
     words = script(place / "supernode.sh", programs=fake).stdout.splitlines()
     assert words[-2:] == ["--trusted-entities", "trusted-entities.yaml"]
+
+
+def test_a_sites_memory_is_in_its_own_folder(deployment, tmp_path):
+    place = deployment / "sites" / "axb"
+    fake = stand_in(tmp_path / "bin", "flower-supernode", 'printf "%s\\n" "$@"')
+    for name in ("ca.crt", "axb"):
+        (place / name).touch()
+    words = script(place / "supernode.sh", programs=fake).stdout.splitlines()
+    settings = words[words.index("--node-config") + 1]
+    assert settings == f'site="axb" folder="{place}/memory"'
+
+
+def test_the_firewall_lets_the_operator_and_the_proxy_through(deployment, tmp_path):
+    rules = tmp_path / "rules"
+    fake = stand_in(tmp_path / "bin", "nft", f"cat > '{rules}'")
+    firewall = deployment / "server" / "firewall.sh"
+    owner = getpass.getuser()
+    done = script(firewall, owner, programs=fake, SUDO_USER=owner)
+    assert done.returncode == 0, done.stderr
+    assert f"answers to {owner} and {owner} alone" in done.stdout
+    text = rules.read_text()
+    allowed = f'oifname "lo" tcp dport 8000 meta skuid {{ "{owner}", "{owner}" }} accept'
+    assert text.index(allowed) < text.index('oifname "lo" tcp dport 8000 reject')
+    refused = script(firewall, "no-such-account", programs=fake, SUDO_USER=owner)
+    assert refused.returncode == 1
+    assert "no such account" in refused.stderr
+    assert script(firewall, programs=fake, SUDO_USER="").returncode != 0
+
+
+def test_a_rehearsal_takes_the_port_that_is_asked_for(file, tmp_path):
+    (port,) = processes.free_ports(1)
+    local = LocalFederation(file, tmp_path / "local", port=port)
+    assert local.port == port
+    assert f"--port {port}" in (local.server / "superlink.sh").read_text()
+    assert f"127.0.0.1:{port}" in (local.folder / "sites" / "axb" / "supernode.sh").read_text()
 
 
 # ------------------------------------------------------------------ what travels, what stays
