@@ -44,7 +44,7 @@ delta = 1.0
 clients = 2
 [federation]
 sites = ["north", "south", "west"]
-deadline = 120.0
+deadline = 240.0
 {more}
 """
 SCAFFOLD = """
@@ -96,7 +96,7 @@ def test_a_deployment_with_tls_and_keys_gives_the_same_models(tmp_path):
         for key in (local.server / "server.key", local.folder / "sites" / "north" / "north"):
             assert stat.S_IMODE(key.stat().st_mode) == 0o600
         refused = unregistered(local)
-        run = local.run(seconds=300)
+        run = local.run(seconds=900)
         assert "Failed to activate SuperNode" in refused
     same_models(ft.run(ft.read_toml(file), engine="reference"), run, 1e-6)
     left = [p for p in processes.descendants(os.getpid()) if "flower-" in processes.command_line(p)]
@@ -129,7 +129,7 @@ def unregistered(local):
 def test_digits_on_deployed_sites(tmp_path):
     file = written(tmp_path, DIGITS)
     with LocalFederation(file, tmp_path / "local") as local:
-        run = local.run(seconds=300)
+        run = local.run(seconds=900)
     same_models(ft.run(ft.read_toml(file)), run, 1e-5)
 
 
@@ -144,7 +144,7 @@ def test_the_server_app_killed_five_times_and_resumed(tmp_path):
             wait_for_round(local, stop)
             time.sleep(float(rng.uniform(0, 3)))
             kill_server_app(local)
-        run = local.run(seconds=300)
+        run = local.run(seconds=900)
     assert np.array_equal(run.w, ft.run(ft.read_toml(file), engine="reference").w)
 
 
@@ -159,7 +159,7 @@ def test_memories_outlive_the_server_and_the_nodes(tmp_path):
         kill_server_app(local)
         processes.stop(local.supernodes["west"])
         local.start_site("west")
-        run = local.run(seconds=400)
+        run = local.run(seconds=900)
         kept = list((local.folder / "sites" / "west" / "memory").iterdir())
     assert kept, "the memory is in the site's own folder"
     assert stat.S_IMODE(kept[0].stat().st_mode) == 0o600
@@ -176,7 +176,7 @@ def test_the_superlink_killed_and_started_again_on_its_database(tmp_path):
         processes.kill(local.superlink)
         time.sleep(2)
         local.start_superlink()
-        run = local.run(seconds=300)
+        run = local.run(seconds=900)
     assert np.array_equal(run.w, ft.run(ft.read_toml(file), engine="reference").w)
 
 
@@ -258,7 +258,7 @@ def test_sites_that_send_nonsense_or_are_late(tmp_path):
     file = app / "faulty" / "federation.toml"
     file.write_text(FAULTY_FEDERATION)
     with Faulty(file, tmp_path / "local") as local:
-        run = local.run(seconds=400)
+        run = local.run(seconds=900)
     found = {(e["site"], e["kind"]) for e in events(local.run_folder)}
     assert found == {("nan", "rejected"), ("shape", "rejected"), ("late", "late")}
     assert (run.update_norms > 0).tolist() == [[True, True, False, False, False]] * 2
@@ -284,7 +284,7 @@ def test_a_new_app_rehearses_as_it_is(tmp_path):
 
     app = new_app("first-try", tmp_path)
     with LocalFederation(app / "first_try" / "federation.toml", tmp_path / "local") as local:
-        run = local.run(seconds=400)
+        run = local.run(seconds=900)
     assert run.metrics["test_accuracy"][-1] > 0.7
     assert run.metrics["answered"].tolist() == [3] * 5
 
@@ -308,7 +308,7 @@ def test_the_hospitals_example_is_deployed_as_it_is(tmp_path):
     file, e = hospitals(tmp_path, rounds=3)
     done = subprocess.run(
         [sys.executable, "-m", "fedtaper", "deploy", str(file), "--local", "4", "--out",
-         str(tmp_path / "out"), "--seconds", "500"],
+         str(tmp_path / "out"), "--seconds", "1500"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -373,7 +373,7 @@ def test_one_of_three_sites_fades_and_is_found(tmp_path):
     file = tmp_path / "fading.toml"
     file.write_text(FADING_FEDERATION)
     with Faulty(file, tmp_path / "local") as local:
-        run = local.run(seconds=900)
+        run = local.run(seconds=1800)
     audit = ft.audit(run)
     assert [client.accused for client in audit.clients] == [False, True, False]
     assert audit.clients[1].delta == pytest.approx(1.0, abs=0.1)
@@ -384,7 +384,7 @@ def test_buffered_rounds_over_real_processes(tmp_path):
     text = REGRESSION.replace('kind = "adam"', 'kind = "average"')
     file = written(tmp_path, text, rounds=8, more="buffer = 2\n")
     with LocalFederation(file, tmp_path / "local") as local:
-        run = local.run(seconds=400)
+        run = local.run(seconds=900)
     assert ((run.metrics["answered"] == 1) | (run.metrics["answered"] == 2)).all()
     assert run.metrics["staleness"].max() > 0, "the third site's update was based on an older model"
     assert (np.nansum(run.update_norms, axis=0) > 0).all(), "everybody counted at some time"
@@ -453,7 +453,7 @@ class Proxied(LocalFederation):
 def test_sites_reach_the_fleet_paths_through_the_proxy_and_nothing_else(tmp_path):
     file = written(tmp_path, REGRESSION, rounds=2)
     with Proxied(file, tmp_path / "local") as local:
-        run = local.run(seconds=300)
+        run = local.run(seconds=900)
         for path in ("/v1/control/start-run", "/v1/runtime/push-messages", "/", "/v1"):
             assert local.answer(path) == 403, path
         assert local.answer("/v1/fleet/pull-messages") != 403
@@ -471,7 +471,7 @@ def events(out):
     return [json.loads(line) for line in lines]
 
 
-def wait_for_round(local, wanted, seconds=200):
+def wait_for_round(local, wanted, seconds=900):
     """Until the run folder says that so many rounds are whole."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -481,7 +481,7 @@ def wait_for_round(local, wanted, seconds=200):
         if found is not None and int(found["state_round"]) >= wanted:
             return
         time.sleep(0.2)
-    raise AssertionError(f"round {wanted} was not reached: {local.trouble('')}")
+    raise AssertionError(f"round {wanted} was not reached: {last_line(local.run_folder)}")
 
 
 def kill_server_app(local):
@@ -518,7 +518,7 @@ def test_a_killed_rehearsal_leaves_nothing_and_is_resumed(tmp_path):
     finally:
         first.kill()
         keeper.end_marked(mark)
-    again = [*command, str(out), "--resume", "--seconds", "400"]
+    again = [*command, str(out), "--resume", "--seconds", "900"]
     done = subprocess.run(again, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "flower engine" in done.stdout
@@ -558,6 +558,6 @@ def test_a_site_without_its_data_is_named_at_once_and_one_that_trusts_nobody_ref
         sent.write_text(sent.read_text() + "wait = 90.0\n")
         local.start_site("west")
         with pytest.raises(ft.FedtaperError, match="missing: west"):
-            local.run(seconds=300)
+            local.run(seconds=900)
     unclear = [e["site"] for e in events(local.run_folder) if e["kind"] == "unclear"]
     assert "west" in unclear, "its node refuses what nobody signed"
