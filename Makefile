@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: setup demo lint test docs test-flower test-gpu test-timed coverage reproduce bench clean
+.PHONY: setup demo lint test docs test-flower test-gpu test-timed torture coverage reproduce bench clean
 
 setup: .venv/dev
 
@@ -53,6 +53,12 @@ test-flower: .venv/dev
 # the CUDA engine against the CPU engine: skipped where there is no GPU
 test-gpu: .venv/dev
 	$(BIN)/pytest -m gpu tests
+
+# kills, faults of the disk, fuzzed files, folders, calls and commands: about an hour on a quiet
+# core. make torture SHARE=0.1 is a tenth of it.
+SHARE ?= 1
+torture: .venv/dev
+	cd tests && ../$(BIN)/python -m torture $(SHARE)
 
 # what the live page costs: on a quiet machine
 test-timed: .venv/browser

@@ -7,9 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import wrong_calls
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from small_file import FILE
 from typer.testing import CliRunner
 
@@ -83,17 +80,6 @@ def test_control_characters_are_written_as_toml(tiny):
 def test_a_million_million_schedules_take_no_memory():
     with pytest.raises(ft.FedtaperError, match="1000000000000 schedules for 3 clients"):
         ft.from_toml(FILE.replace("\nclients = 3\n", "\nclients = 1000000000000\n"))
-
-
-KNOWN = wrong_calls.calls()
-
-
-@given(st.sampled_from(range(len(KNOWN))), st.sampled_from(range(len(wrong_calls.WRONG))))
-@settings(max_examples=400, deadline=None)
-def test_wrong_calls_are_one_line(place, wrong):
-    """A sample; ``make torture`` makes ten thousand."""
-    call, given_, name = KNOWN[place]
-    assert wrong_calls.raw_error(call, given_, {name: wrong_calls.WRONG[wrong]}) is None
 
 
 def test_a_step_beyond_all_numbers_is_a_warning_and_a_stored_divergence(tmp_path):

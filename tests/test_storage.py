@@ -415,6 +415,15 @@ def test_arrays_of_another_run_do_not_load(tmp_path, stored):
         ft.load(tmp_path / "a")
 
 
+def test_arrays_without_their_description_do_not_load(tmp_path, stored):
+    shutil.copytree(stored[0] / "a", tmp_path / "a")
+    with np.load(tmp_path / "a/run.npz") as found:
+        arrays = {k: found[k] for k in found.files if k != durable.MANIFEST}
+    np.savez(tmp_path / "a/run.npz", **arrays)
+    with pytest.raises(ft.FedtaperError, match="what describes its arrays is missing"):
+        ft.load(tmp_path / "a")
+
+
 def test_a_newer_format_says_so(tmp_path, stored, monkeypatch):
     shutil.copytree(stored[0] / "a", tmp_path / "a")
     monkeypatch.setattr(durable, "FORMAT", 1)
@@ -439,6 +448,9 @@ def test_shapes_are_checked_without_checksums_too(tmp_path, stored):
             arrays = {k: found[k] for k in found.files if k != durable.MANIFEST}
         arrays[name] = change(arrays[name])
         np.savez(place / "run.npz", **arrays)  # as older versions wrote it
+        notes = json.loads((place / "provenance.json").read_text())
+        del notes["format"]
+        (place / "provenance.json").write_text(json.dumps(notes))
         with pytest.raises(ft.FedtaperError, match="damaged"):
             ft.load(place)
 

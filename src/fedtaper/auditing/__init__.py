@@ -17,6 +17,7 @@ from fedtaper.auditing.records import MISFIT, NO_WITNESS, SIZES_ONLY, Audit, Cli
 from fedtaper.auditing.replay import HeldOut
 from fedtaper.auditing.taper import Declared
 from fedtaper.auditing.traces import declared_round, from_run, trace_of
+from fedtaper.core.checks import as_numbers, check_number, optional_numbers
 from fedtaper.core.errors import FedtaperError, warn
 from fedtaper.core.influence import checked_schedules, influence
 from fedtaper.core.schedules import Schedule
@@ -86,14 +87,14 @@ def audit(
                 "schedules=, what the clients declared"
             )
         auditor = Auditor(schedules, quadratic=quadratic)
-        sizes = np.asarray(source, dtype=np.float64)
-        clock, sums = np.asarray(n, dtype=np.float64), _optional(step_sums)
-        moves, models = _optional(updates), _optional(w)
+        sizes, clock = as_numbers("the sizes", source), as_numbers("n", n)
+        sums = optional_numbers("step_sums", step_sums)
+        moves, models = optional_numbers("updates", updates), optional_numbers("w", w)
         _check_shapes(sizes, clock, sums, moves, models, len(auditor.schedules))
         auditor.extend(sizes, clock, sums, moves, models)
         if held_out is not None:
             if not isinstance(held_out, HeldOut):
-                losses = np.asarray(held_out, dtype=np.float64)
+                losses = as_numbers("held_out", held_out)
                 held_out = HeldOut.of_losses(losses, auditor.declared)
             wanted = (2, *sizes.shape)
             if held_out.sizes.shape != wanted:
@@ -126,7 +127,7 @@ class Auditor:
     ) -> None:
         self.schedules, self.quadratic = checked_schedules(schedules), quadratic
         none = np.eye(len(self.schedules))  # nobody's data are known to be like another's
-        self.alike = none if alike is None else np.asarray(alike, dtype=np.float64)
+        self.alike = none if alike is None else as_numbers("alike", alike)
         self.n: list[float] = []
         self.held_out: list[Array] = []
         self._norms: list[Array] = []
@@ -154,22 +155,27 @@ class Auditor:
 
         ``held_out`` (2, L) are the round's replayed sizes, NaN where it was not replayed.
         """
-        moves = _optional(updates)
+        moves = optional_numbers("updates", updates)
         if norms is None:
             if moves is None:
                 raise FedtaperError("a round needs norms= or updates=")
-            norms = np.linalg.norm(moves, axis=-1)
-        sizes = np.asarray(norms, dtype=np.float64)
-        before = self.n[-1] if self.n else 0.0
+            norms = np.linalg.norm(moves, axis=-1) if moves.ndim == 2 else moves
+        check_number("n", n)
+        sizes, sums = as_numbers("norms", norms), optional_numbers("step_sums", step_sums)
+        count, before = len(self.schedules), self.n[-1] if self.n else 0.0
+        flat = [array for array in (sizes, sums) if array is not None]
+        flat += [] if moves is None else [moves[..., 0] if moves.ndim == 2 else moves[None]]
+        if any(array.shape != (count,) for array in flat):
+            raise FedtaperError(f"a round has one size, sum and update for each of {count} clients")
         if not n > before:
             raise FedtaperError(f"the clock must move on: n = {n:g} after {before:g}")
         self._norms.append(sizes)
-        self._declared.append(declared_round(self.schedules, before, n, _optional(step_sums)))
+        self._declared.append(declared_round(self.schedules, before, n, sums))
         self.n.append(float(n))
         if held_out is not None:
-            self.held_out.append(np.asarray(held_out, dtype=np.float64))
+            self.held_out.append(as_numbers("held_out", held_out))
         if moves is not None:
-            self._keep(moves, _optional(w))
+            self._keep(moves, optional_numbers("w", w))
 
     def extend(
         self,
@@ -197,10 +203,11 @@ class Auditor:
         """
         if not self.n:
             raise FedtaperError("add the round first, then its challenge")
+        check_number("share", share, above=0)
         before = self.n[-2] if len(self.n) > 1 else 0.0
         end = before + max(1.0, round(share * (self.n[-1] - before)))
         sums, _, log_n, _ = declared_round(self.schedules, before, end, None)
-        found = np.asarray(products, dtype=np.float64)
+        found = as_numbers("products", products)
         if found.shape != sums.shape:
             raise FedtaperError(f"products has shape {found.shape}; it must be {sums.shape}")
         self._asked.append((len(self.n), found / sums, log_n, sums))
@@ -249,8 +256,7 @@ def _assemble(
     n: Array,
     level: float,
 ) -> Audit:
-    if not 0 < level < 1:
-        raise FedtaperError(f"level must lie between 0 and 1, not {level!r}")
+    check_number("level", level, above=0, below=1)
     from scipy.special import ndtri, stdtrit
 
     found = judge(trace)
@@ -301,10 +307,6 @@ def _notes(verdict: str, found: Finding, i: int, trace: Trace) -> tuple[str, ...
     return tuple(notes)
 
 
-def _optional(values: ArrayLike | None) -> Array | None:
-    return None if values is None else np.asarray(values, dtype=np.float64)
-
-
 def _check_in_step(run: Run) -> None:
     e = run.experiment
     if e.asynchronous is not None or e.own_clock:
@@ -332,7 +334,7 @@ def _check_shapes(
     for name, (array, shape) in wanted.items():
         if array is not None and array.shape != shape:
             raise FedtaperError(f"{name} has shape {array.shape}; it must be {shape}")
-    if updates is not None and updates.shape[:2] != (rounds, count):
+    if updates is not None and (updates.ndim != 3 or updates.shape[:2] != (rounds, count)):
         raise FedtaperError(f"updates has shape {updates.shape}; it must be ({rounds}, {count}, d)")
     if w is not None and (updates is None or w.shape != (rounds, updates.shape[2])):
         raise FedtaperError("w needs updates, and one model a round of their length")

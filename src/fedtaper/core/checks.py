@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ def per_client(
     """One number for all clients, or one for each, as an array of length ``count``."""
     try:
         array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise FedtaperError(
             f"{name} must be a number, or one per client, not {value!r:.80}"
         ) from None
@@ -31,6 +32,7 @@ def per_client(
 
 
 LARGEST = 2**63 - 1  # what 64 bits hold
+MOST = float(np.finfo(np.float64).max)  # an int may be larger
 
 
 def check_whole(name: str, value: Any, low: int = 1) -> None:
@@ -54,7 +56,7 @@ def check_number(
     number = isinstance(value, (int, float, np.integer, np.floating))
     if number and not isinstance(value, bool):
         fits: Any = value
-        inside = abs(fits) < np.inf and fits >= low and fits > above and fits < below
+        inside = abs(fits) <= MOST and fits >= low and fits > above and fits < below
         if inside or not finite:
             return
     limits = [f"at least {low:g}"] if np.isfinite(low) else []
@@ -72,6 +74,41 @@ def as_numbers(name: str, value: Any) -> NDArray[np.float64]:
         raise FedtaperError(f"{name} must be a number or an array, not {value!r:.80}") from None
 
 
+def optional_numbers(name: str, value: Any) -> NDArray[np.float64] | None:
+    """The same where there may be nothing."""
+    return None if value is None else as_numbers(name, value)
+
+
+def as_list(name: str, value: Any) -> list[Any]:
+    """What an argument lists, or one line that says that it lists nothing."""
+    try:
+        return list(value)
+    except TypeError:
+        raise FedtaperError(f"{name} must be a list, not {value!r:.80}") from None
+
+
+def whole_list(name: str, value: Any, low: int = 0) -> list[int]:
+    """Whole numbers of at least ``low``, as a list."""
+    found = as_list(name, value)
+    for one in found:
+        check_whole(name, one, low)
+    return [int(one) for one in found]
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Refuse what is neither True nor False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise FedtaperError(f"{name} must be True or False, not {value!r:.80}")
+
+
+def check_problem(what: str, value: Any) -> None:
+    """Refuse what is not a problem, which says its kind."""
+    if isinstance(value, type) or not isinstance(getattr(value, "kind", None), str):
+        raise FedtaperError(
+            f"{what} needs a problem such as LinearRegression() or Custom(...), not {value!r:.80}"
+        )
+
+
 def check_type(what: str, value: Any, kind: type) -> None:
     """Refuse an argument of another kind."""
     if not isinstance(value, kind):
@@ -85,10 +122,32 @@ def one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
 
 
 def check_memory(what: str, numbers: float) -> None:
-    """Refuse arrays that no machine holds, before they are made."""
-    if numbers > MEMORY:
-        size = f"{8 * numbers / 2**30:,.0f} GiB"
-        raise FedtaperError(f"{what} would take {size} of memory: make it smaller")
+    """Refuse arrays that this machine does not hold, before they are made."""
+    most = _memory()
+    if 8 * numbers > most:
+        size = f"{8 * numbers / 2**30:,.0f} GiB of memory ({8 * numbers:,.0f} bytes)"
+        raise FedtaperError(
+            f"{what} would take {size}, and this machine has {most / 2**30:,.0f} GiB: make it "
+            "smaller"
+        )
 
 
-MEMORY = 2**37  # numbers: 1 TiB
+def _memory() -> int:
+    """The machine's memory in bytes; 1 TiB where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 2**40
+
+
+def check_clients(count: Any) -> None:
+    """Refuse what is not a number of clients that anyone simulates."""
+    check_whole("num_clients", count)
+    if count > MOST_CLIENTS:
+        raise FedtaperError(
+            f"{count:,} clients would take {8000 * int(count):,} bytes of memory or more: at most "
+            f"{MOST_CLIENTS:,} are simulated"
+        )
+
+
+MOST_CLIENTS = 10**8

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedtaper.core.checks import check_number
+from fedtaper.core.checks import as_list, as_numbers, check_number
 from fedtaper.core.errors import FedtaperError, warn
 from fedtaper.core.tapers import Constant, Power, clock_values, like
 
@@ -132,7 +132,11 @@ class Piecewise(Shape):
 
     def __post_init__(self) -> None:
         made = []
-        for start, what in self.pieces:
+        for piece in as_list("pieces", self.pieces):
+            if not isinstance(piece, (tuple, list)) or len(piece) != 2:
+                raise FedtaperError(f"a piece is a clock value and a schedule, not {piece!r:.80}")
+            start, what = piece
+            check_number("where a piece starts", start)
             number = isinstance(what, (int, float, np.number)) and not isinstance(what, bool)
             made.append((float(start), Constant(float(what)) if number else what))
             check_schedule("a piece", made[-1][1])
@@ -191,6 +195,7 @@ class Shaped(Shape):
             raise FedtaperError(f"shape must be a function of n, not {self.shape!r}")
         if not isinstance(self.limit, (Power, Constant)):
             raise FedtaperError(f"limit must be a Power or a Constant, not {self.limit!r}")
+        check_number("after", self.after, finite=False)
         if not self.after >= 1:
             raise FedtaperError(f"after must be a clock value of at least 1, not {self.after!r}")
         far = min(1e12, 2 * self.after)
@@ -212,7 +217,7 @@ class Shaped(Shape):
     def __call__(self, n: ArrayLike) -> Any:
         """The step size at clock n."""
         clock = clock_values(n)
-        found = np.asarray(self.shape(clock), dtype=np.float64)
+        found = as_numbers("what shape returns", self.shape(clock))
         if found.shape != clock.shape:
             raise FedtaperError(
                 f"shape must return one step size per n: it gave shape {found.shape} for "

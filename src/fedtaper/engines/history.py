@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtaper.core.checks import check_memory
 from fedtaper.core.protocols import Array, State
 from fedtaper.experiment import Experiment
 from fedtaper.rules.arrivals import Arrivals
@@ -25,6 +26,7 @@ class Timeline:
         """Known before anything is trained; makes room for old models in the state."""
         made = tuple(e.arrivals(int(seed)) for seed in state.seeds)
         depth = 1 + max(one.reach for one in made)
+        check_memory("keeping the models that late updates start from", depth * state.w.size)
         if state.history is None:
             state.history = np.repeat(state.w[:, None], depth, axis=1)
         elif state.history.shape[1] != depth:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from fedtaper.core.checks import check_type, check_whole, one_of
+from fedtaper.core.checks import check_flag, check_memory, check_type, check_whole, one_of
 from fedtaper.core.errors import FedtaperError, warn
 from fedtaper.core.protocols import LocalRule, ServerRule, Unit
 from fedtaper.rules.asynchronous import Asynchronous
@@ -34,6 +34,7 @@ def prepare(e: Experiment) -> None:
     check_whole("rounds", e.rounds)
     check_whole("batch_size", e.batch_size)
     check_whole("seed", e.seed, low=0)
+    check_flag("own_clock", e.own_clock)
     _check_local_work(e)
     _check_clock(e)
     _check_participation(e)
@@ -79,8 +80,11 @@ def _check_local_work(e: Experiment) -> None:
     if (e.local_steps is None) == (e.local_epochs is None):
         raise FedtaperError("give either local_steps or local_epochs, and not both")
     name = "local_epochs" if e.local_steps is None else "local_steps"
-    for value in np.atleast_1d(np.asarray(getattr(e, name), dtype=object)).tolist():
+    given = np.atleast_1d(np.asarray(getattr(e, name), dtype=object)).tolist()
+    for value in given:
         check_whole(name, value)
+    if name == "local_steps":  # a round's table of step sizes
+        check_memory(f"{max(given):,} local updates per round", 4.0 * max(given) * e.num_clients)
 
 
 def _check_clock(e: Experiment) -> None:
@@ -92,8 +96,7 @@ def _check_clock(e: Experiment) -> None:
 
 
 def _check_participation(e: Experiment) -> None:
-    if e.average_over not in ("all", "present"):
-        raise FedtaperError(f'average_over must be "all" or "present", not {e.average_over!r}')
+    one_of("average_over", e.average_over, ("all", "present"))
     if not np.any(e.rates > 0):
         raise FedtaperError("no client ever takes part: participation is 0 for all of them")
 

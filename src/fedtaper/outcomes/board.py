@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.auditing import Audit, audit
+from fedtaper.core.checks import check_number, check_type
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.tables import html, label, plain
 from fedtaper.outcomes.contributions import Contributions, contributions
@@ -112,6 +113,8 @@ def board(
     >>> page.rows()[0]
     ['client', 'asked', 'given', 'loss', '95% interval', 'brought']
     """
+    check_type("board", run, Run)
+    check_number("level", level, above=0, below=1)
     if run.many:
         run = _one_seed(run, run.seeds[0] if seed is None else seed)
     e = run.experiment

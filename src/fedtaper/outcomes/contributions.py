@@ -18,12 +18,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedtaper.core.checks import as_numbers, check_whole, one_of
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.tables import html, label, plain
 from fedtaper.experiment import Experiment
 from fedtaper.outcomes.equilibria import minimiser, shares
 from fedtaper.outcomes.losses import Losses, QuadraticLosses, losses_of
 from fedtaper.results import Run
+from fedtaper.storage.durable import as_path
 
 Array = NDArray[np.float64]
 Masks = NDArray[np.bool_]
@@ -101,7 +103,7 @@ class Contributions:
         """Draw the values with their intervals, beside who brought what to whom."""
         from fedtaper.show.outcomes import contributed
 
-        return contributed(self, Path(path))
+        return contributed(self, as_path(path))
 
 
 def contributions(
@@ -138,6 +140,8 @@ def contributions(
     """
     began = time.perf_counter()
     names: tuple[str, ...] = ()
+    check_whole("permutations", permutations)
+    check_whole("seed", seed, low=0)
     if isinstance(source, Run):
         from fedtaper.outcomes.recorded_rounds import from_updates
 
@@ -151,7 +155,11 @@ def contributions(
     count = losses.clients
     share = shares(np.ones(count) if p is None else p, count)
     counts = shares(np.ones(count) if weights is None else weights, count)
-    first = np.zeros(losses.dim) if nobody is None else np.asarray(nobody, dtype=np.float64)
+    first = np.zeros(losses.dim) if nobody is None else as_numbers("nobody", nobody)
+    if first.shape != (losses.dim,) or not np.all(np.isfinite(first)):
+        raise FedtaperError(f"nobody must be a model of {losses.dim} finite numbers")
+    if (judged.clients, judged.dim) != (losses.clients, losses.dim):
+        raise FedtaperError("held_out must have the same clients and the same model")
     game = _retrained(losses, judged, share, first)
     text = "Contributions by retraining" + ("" if held_out is None else ", on held-out data")
     exact = _chosen(method, count)
@@ -160,8 +168,7 @@ def contributions(
 
 
 def _chosen(method: str, count: int) -> bool:
-    if method not in ("auto", "exact", "sampled"):
-        raise FedtaperError(f'method must be "auto", "exact" or "sampled", not {method!r}')
+    one_of("method", method, ("auto", "exact", "sampled"))
     if method == "exact" and count > MOST:
         raise FedtaperError(
             f"{count} clients have 2^{count} coalitions; exact values go to {MOST} clients: "

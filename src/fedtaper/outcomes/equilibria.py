@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedtaper.core.checks import as_numbers
 from fedtaper.core.errors import FedtaperError
 from fedtaper.outcomes.convex import solve
 from fedtaper.outcomes.losses import Losses, losses_of
@@ -17,7 +18,7 @@ Array = NDArray[np.float64]
 
 def shares(p: ArrayLike, count: int) -> Array:
     """Influences over their sum, refused where they make no sense."""
-    found = np.asarray(p, dtype=np.float64)
+    found = as_numbers("p", p)
     if found.shape != (count,):
         raise FedtaperError(f"p has {found.size} values for {count} clients; give one per client")
     if not (np.all(np.isfinite(found)) and np.all(found >= 0) and found.sum() > 0):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedtaper.core.checks import check_number, check_problem
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.tables import html, plain
 from fedtaper.outcomes.convex import Point, solve
@@ -22,6 +23,7 @@ from fedtaper.outcomes.losses import Losses, losses_of
 from fedtaper.outcomes.searched import search
 from fedtaper.planning.plan import Plan, plan
 from fedtaper.rules.goals import Goal, goal_of
+from fedtaper.storage.durable import as_path
 
 Array = NDArray[np.float64]
 NOTHING = 1e-6  # a share below this is called 0
@@ -107,7 +109,7 @@ class Fair:
         """Draw every client's loss before and after, beside its share."""
         from fedtaper.show.outcomes import fair_shares
 
-        return fair_shares(self, Path(path))
+        return fair_shares(self, as_path(path))
 
 
 def fair(
@@ -154,6 +156,8 @@ def fair(
     True
     """
     began = time.perf_counter()
+    check_number("q", q, finite=False)
+    check_number("t", t, finite=False)
     losses = losses_of(problem)
     judged = losses if held_out is None else _alike(problem, held_out)
     count = losses.clients
@@ -193,6 +197,7 @@ def alone(losses: Losses, judged: Losses, start: Array) -> Array:
 
 
 def _alike(problem: Any, held_out: Any) -> Losses:
+    check_problem("held_out", held_out)
     have, want = ((p.num_clients, p.dim) for p in (held_out, problem))
     if have != want:
         raise FedtaperError(

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtaper.core.checks import check_number, check_type, one_of
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.tables import html, plain
 from fedtaper.experiment import Experiment
@@ -16,6 +17,7 @@ from fedtaper.outcomes.fluctuation import Fluctuation, centres, fluctuation
 from fedtaper.outcomes.scaling import ENOUGH, average, critical
 from fedtaper.problems.streams import RegressionStream
 from fedtaper.results import Run
+from fedtaper.storage.durable import as_path
 
 Array = NDArray[np.float64]
 Method = Literal["plug-in", "scaling"]
@@ -107,7 +109,7 @@ class Intervals:
         """Draw every client's loss, or the model, with its interval."""
         from fedtaper.show.outcomes import error_bars
 
-        return error_bars(self, Path(path))
+        return error_bars(self, as_path(path))
 
 
 def intervals(
@@ -144,16 +146,16 @@ def intervals(
     >>> found.model.covers(problem.equilibrium([1, 1, 1])).tolist()
     [True, True, True]
     """
-    if not 0 < level < 1:
-        raise FedtaperError(f"level must be between 0 and 1, such as 0.95, not {level!r}")
-    if method not in METHODS:
-        raise FedtaperError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
-    if of not in ("data", "population"):
-        raise FedtaperError(f'of must be "data" or "population", not {of!r}')
+    check_number("level", level, above=0, below=1, hint=", such as 0.95")
+    one_of("method", method, METHODS)
+    one_of("of", of, ("data", "population"))
+    if n is not None:
+        check_number("n", n, low=1)
     if isinstance(source, Experiment):
         if method == "scaling":
             raise FedtaperError('method="scaling" needs a run: it is made from its models')
         return _predicted(source, level, of, n)
+    check_type("intervals", source, Run)
     if source.w is None or not len(source.round):
         raise FedtaperError("this run keeps no models (w is None): intervals need them")
     if method == "scaling":

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtaper.core.checks import as_list
 from fedtaper.core.errors import FedtaperError
 
 Array = NDArray[np.float64]
@@ -47,7 +48,7 @@ def limits_of(words: str | Iterable[str], equal: Array, alone: Any) -> Limits:
         equal: losses under equal influence, which "worse" compares with.
         alone: a function that gives each client's loss with a model of its own.
     """
-    given = (words,) if isinstance(words, str) else tuple(words)
+    given = (words,) if isinstance(words, str) else tuple(as_list("constraints", words))
     limit = np.full(len(equal), np.inf)
     named: set[int] = set()
     rest: list[float] = []

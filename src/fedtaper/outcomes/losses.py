@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtaper.core.checks import check_problem
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import Problem, as_linear, is_network, is_quadratic
 from fedtaper.problems.streams import RegressionStream
@@ -58,6 +59,7 @@ class Losses(Protocol):
 
 def losses_of(problem: Problem) -> Losses:
     """The losses of a problem: in closed form where they are quadratic, by torch otherwise."""
+    check_problem("this", problem)
     if is_quadratic(problem):
         return QuadraticLosses(problem)
     if not is_network(problem):

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedtaper.core.checks import check_number, check_problem, one_of, whole_list
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import as_network, is_quadratic
 from fedtaper.core.schedules import Power
@@ -20,6 +21,7 @@ from fedtaper.experiment import Experiment
 from fedtaper.outcomes.equilibria import minimiser, sensitivity, shares
 from fedtaper.outcomes.losses import LARGEST, TorchLosses, losses_of
 from fedtaper.simulation.drive import run as simulate
+from fedtaper.storage.durable import as_path
 
 Array = NDArray[np.float64]
 PERCENT = 0.01
@@ -77,7 +79,7 @@ class Price:
         """Draw the prices as a heat map."""
         from fedtaper.show.outcomes import price_map
 
-        return price_map(self, Path(path))
+        return price_map(self, as_path(path))
 
 
 def price(
@@ -112,10 +114,11 @@ def price(
     True
     """
     began = time.perf_counter()
-    if method not in METHODS:
-        raise FedtaperError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+    one_of("method", method, METHODS)
+    chosen = whole_list("seeds", seeds)
     e = source if isinstance(source, Experiment) else None
     problem = source.problem if e is not None else source
+    check_problem("price", problem)
     small = is_quadratic(problem) or problem.dim <= LARGEST
     if method == "exact" or (method == "auto" and small):
         given = e.influence().raw if e is not None else p
@@ -125,7 +128,7 @@ def price(
         return replace(_exact(problem, share, began), names=_names(e))
     if e is None:
         raise FedtaperError("prices by paired runs need an experiment, not only a problem")
-    found = _paired(e, sorted({int(s) for s in seeds}), change, clients, began)
+    found = _paired(e, sorted(set(chosen)), change, clients, began)
     return replace(found, names=_names(e))
 
 
@@ -161,9 +164,12 @@ def _paired(
 
     if len(seeds) < 2:
         raise FedtaperError("paired runs need at least 2 seeds for an interval")
-    if not (math.isfinite(change) and change > -1 and change != 0):
+    check_number("change", change)
+    if change <= -1 or change == 0:
         raise FedtaperError(f"change must be above -1 and not 0, such as 0.25, not {change!r}")
-    who = tuple(range(e.num_clients)) if clients is None else tuple(clients)
+    who = tuple(range(e.num_clients)) if clients is None else tuple(whole_list("clients", clients))
+    if not who or max(who) >= e.num_clients:
+        raise FedtaperError(f"clients are numbers from 0 to {e.num_clients - 1}, not {who}")
     judge = TorchLosses(as_network(e.problem))
     scale = PERCENT / math.log1p(change)
     found, base = np.empty((len(seeds), len(who), e.num_clients)), []

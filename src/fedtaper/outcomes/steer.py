@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedtaper.core.checks import as_numbers, check_type
 from fedtaper.core.errors import FedtaperError
 from fedtaper.experiment import Experiment
 from fedtaper.results import Run
@@ -108,7 +109,9 @@ def steer(
     >>> bool(found.losses[-1].max() < found.losses[0].max())
     True
     """
-    given = None if baseline is None else tuple(np.atleast_1d(np.asarray(baseline)).tolist())
+    check_type("steer", experiment, Experiment)
+    found = None if baseline is None else np.atleast_1d(as_numbers("baseline", baseline))
+    given = None if found is None else tuple(found.tolist())
     fixed = given[0] if given is not None and len(given) == 1 else given
     plan = Steering(goal, every, rate, bound, q, t, fixed)
     made = simulate(

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtaper.core.checks import check_problem
 from fedtaper.core.errors import AssumptionWarning, FedtaperError, warn
 from fedtaper.core.schedules import Power
 from fedtaper.core.tables import html, label, plain
 from fedtaper.experiment import Experiment
 from fedtaper.planning.targets import RULES, Fade, Target, are_texts, targets
 from fedtaper.problems.linear import LinearRegression
+from fedtaper.storage import durable
 from fedtaper.storage.config import to_toml
 from fedtaper.theory.stability import curvatures, stability_at
 
@@ -103,15 +105,15 @@ class Plan:
 
     def save(self, path: str | Path) -> Path:
         """Write :meth:`toml` to a file."""
-        path = Path(path)
-        path.write_text(self.toml(), encoding="utf-8")
+        path = durable.as_path(path)
+        durable.write(path, self.toml().encode())
         return path
 
     def plot(self, path: str | Path) -> Path:
         """Draw effective influence over the run."""
         from fedtaper.show.plan import influence_over_rounds
 
-        return influence_over_rounds(self, Path(path))
+        return influence_over_rounds(self, durable.as_path(path))
 
 
 def plan(
@@ -188,9 +190,10 @@ def _problem(problem: Any, target: Target, num_clients: int | None, sizes: Any) 
     if problem is not None:
         if sizes is not None:
             raise FedtaperError("give problem= or sizes=, not both: a problem has its sizes")
+        check_problem("plan", problem)
         return problem
     count = num_clients
-    if count is None and np.ndim(sizes) == 1:
+    if count is None and isinstance(sizes, (Sequence, np.ndarray)) and np.ndim(sizes[:1]) == 1:
         count = len(sizes)
     if count is None and not isinstance(target, (str, Mapping)) and not are_texts(target):
         count = len(list(target))

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import check_whole
+from fedtaper.core.checks import check_whole, one_of
 from fedtaper.core.errors import FedtaperError, OwnCodeError, own_code
 from fedtaper.core.protocols import ProblemKind, Unit
 from fedtaper.problems.network import (
@@ -98,14 +98,16 @@ class Custom:
     def __post_init__(self) -> None:
         if not callable(self.loss) or not callable(self.init):
             raise FedtaperError("loss and init must be functions: loss(model, *batch), init()")
+        for name in ("evaluate", "collate", "sampler"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise FedtaperError(f"{name} must be a function, not {getattr(self, name)!r:.80}")
         if not isinstance(self.client_data, Sized):
             given = type(self.client_data).__name__
             raise FedtaperError(f"client_data must be a list with an entry per client, not {given}")
         if not len(self.client_data):
             raise FedtaperError("client_data is empty: give one entry per client")
         check_whole("workers", self.workers, low=0)
-        if self.buffers not in ("refuse", "average"):
-            raise FedtaperError(f'buffers must be "refuse" or "average", not {self.buffers!r}')
+        one_of("buffers", self.buffers, ("refuse", "average"))
         need_torch()
         for i, size in enumerate(self.sizes):
             if size < 1:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.checks import check_whole
+from fedtaper.core.checks import as_list, check_number, check_whole, one_of
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import ProblemKind, Unit
 from fedtaper.problems.data.eeg import EegWindows, compressed, features, load_eeg, stand_in
@@ -73,12 +73,13 @@ class SeizureDetection:
     kind: ClassVar[ProblemKind] = "network"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shares", tuple(self.shares))
-        object.__setattr__(self, "seizure_shares", tuple(self.seizure_shares))
-        if self.data not in ("neonatal_eeg", "synthetic"):
-            raise FedtaperError(f'data must be "neonatal_eeg" or "synthetic", not {self.data!r}')
-        if self.model not in _MODELS:
-            raise FedtaperError(f"model must be one of {', '.join(_MODELS)}, not {self.model!r}")
+        for name in ("shares", "seizure_shares"):
+            given = as_list(name, getattr(self, name))
+            for share in given:
+                check_number(name, share)
+            object.__setattr__(self, name, tuple(given))
+        one_of("data", self.data, ("neonatal_eeg", "synthetic"))
+        one_of("model", self.model, tuple(_MODELS))
         if len(self.shares) < 2 or len(self.shares) != len(self.seizure_shares):
             raise FedtaperError(
                 f"shares has {len(self.shares)} hospitals and seizure_shares "

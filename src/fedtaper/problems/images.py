@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import check_type, check_whole, one_of
+from fedtaper.core.checks import check_clients, check_type, check_whole, one_of, whole_list
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import ProblemKind, Unit
 from fedtaper.problems.data import SOURCES, DominantClass, ImageData, RareClass, load_images
@@ -78,7 +78,7 @@ class ImageClassification:
     default_clock: ClassVar[Unit] = "epoch"
 
     def __post_init__(self) -> None:
-        check_whole("num_clients", self.num_clients)
+        check_clients(self.num_clients)
         check_whole("seed", self.seed, low=0)
         check_type("data_set", self.data_set, str)
         one_of("start", self.start, ("one", "mean"))
@@ -86,9 +86,12 @@ class ImageClassification:
             raise FedtaperError(f"split must be such as RareClass(6), not {self.split!r}")
         if isinstance(self.data_dir, Path):
             object.__setattr__(self, "data_dir", str(self.data_dir))
-        if isinstance(self.client_samples, list):
-            object.__setattr__(self, "client_samples", tuple(self.client_samples))
-        if self.rare is None:
+        if self.client_samples is not None:
+            known_sizes = whole_list("client_samples", self.client_samples)
+            object.__setattr__(self, "client_samples", tuple(known_sizes))
+        if self.rare is not None:
+            check_whole("rare", self.rare, low=0)
+        else:
             known = SOURCES[self.data_set].rare if self.data_set in SOURCES else 0
             rare = self.split.rare if isinstance(self.split, RareClass) else known
             object.__setattr__(self, "rare", rare)

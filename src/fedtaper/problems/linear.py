@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.checks import as_numbers, check_memory, check_whole, per_client
+from fedtaper.core.checks import as_numbers, check_clients, check_memory, check_whole, per_client
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import ProblemKind, Unit
 
@@ -72,9 +72,9 @@ class LinearRegression:
                 nested = np.asarray(value, dtype=object).tolist()
                 value = tuple(tuple(v) if isinstance(v, list) else v for v in nested)
                 object.__setattr__(self, name, value)
-        check_whole("num_clients", self.num_clients)
+        check_clients(self.num_clients)
         check_whole("dim", self.dim)
-        check_memory("this many clients", self.num_clients * 1000)
+        check_memory("this many clients", self.num_clients * 100)
         sizes = per_client("samples", self.samples, self.num_clients)
         for i, size in enumerate(sizes):
             if not (size >= 1 and np.isfinite(size) and size == int(size)):

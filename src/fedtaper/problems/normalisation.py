@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedtaper.core.checks import check_type, check_whole
+
 GROUPS = 32
 
 
@@ -20,6 +22,8 @@ def groupnorm(module: Any, groups: int = GROUPS) -> Any:
     """
     from torch import nn
 
+    check_type("groupnorm", module, nn.Module)
+    check_whole("groups", groups)
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         channels = module.num_features
         most = max(1, min(groups, channels // 2))  # one channel alone would lose its scale

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.checks import check_whole, per_client
+from fedtaper.core.checks import check_clients, check_memory, check_whole, per_client
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import ProblemKind, Unit
 from fedtaper.problems.gauss_markov import block_length, gauss_markov
@@ -70,11 +70,12 @@ class RegressionStream(Quadratic):
         for name in ("rho", "feature_spread", "snr_db", "samples", "true_w"):  # lists as tuples
             value = getattr(self, name)
             if isinstance(value, (list, np.ndarray)):
-                nested = np.asarray(value).tolist()
+                nested = np.asarray(value, dtype=object).tolist()
                 value = tuple(tuple(v) if isinstance(v, list) else v for v in nested)
                 object.__setattr__(self, name, value)
-        check_whole("num_clients", self.num_clients)
+        check_clients(self.num_clients)
         check_whole("dim", self.dim)
+        check_memory("this stream", float(self.num_clients) * self.dim + float(self.dim) ** 2)
         check_whole("seed", self.seed, low=0)
         for i, rho in enumerate(per_client("rho", self.rho, self.num_clients)):
             if not 0 <= rho <= LARGEST_RHO:

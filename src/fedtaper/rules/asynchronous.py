@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import check_whole, per_client
+from fedtaper.core.checks import check_number, check_whole, per_client
 from fedtaper.core.errors import FedtaperError
 
 Array = NDArray[np.float64]
@@ -43,12 +43,10 @@ class Duration:
     shape: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.mean) and self.mean > 0):
-            raise FedtaperError(f"a mean time must be a number above 0, not {self.mean!r}")
+        check_number("a mean time", self.mean, above=0)
         if self.law not in LAWS:
             raise FedtaperError(f"law must be one of {', '.join(LAWS)}, not {self.law!r}")
-        if not (math.isfinite(self.shape) and self.shape > 0):
-            raise FedtaperError(f"shape must be a number above 0, not {self.shape!r}")
+        check_number("shape", self.shape, above=0)
 
     @property
     def mean_time(self) -> float:

@@ -6,7 +6,6 @@ recorded and never aggregated. See ``auditing/challenges.py`` for what the answe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.checks import check_whole
+from fedtaper.core.checks import check_number, check_whole, whole_list
 from fedtaper.core.errors import FedtaperError
 
 Array = NDArray[np.float64]
@@ -52,10 +51,12 @@ class Challenges:
         check_whole("challenges: base", self.base)
         for name, low in (("share", 0.0), ("jitter", -1.0)):
             value = getattr(self, name)
-            if not (math.isfinite(value) and low < value <= 1 and value >= 0):
+            check_number(f"challenges: {name}", value)
+            if not (low < value <= 1 and value >= 0):
                 raise FedtaperError(f"challenges: {name} must lie between 0 and 1, not {value!r}")
         if self.clients is not None:
-            object.__setattr__(self, "clients", tuple(int(i) for i in self.clients))
+            chosen = whole_list("challenges: clients", self.clients)
+            object.__setattr__(self, "clients", tuple(chosen))
 
     @staticmethod
     def check(found: Any, count: int) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.checks import check_whole, per_client
+from fedtaper.core.checks import check_memory, check_whole, per_client
 from fedtaper.core.errors import FedtaperError
 
 Array = NDArray[np.float64]
@@ -47,7 +47,7 @@ class FixedDelay:
     most: int
 
     def __post_init__(self) -> None:
-        check_whole("delay", self.most, low=0)
+        _check_most("delay", self.most)
 
     def rounds(self, u: Array) -> NDArray[np.int64]:
         """The same for every draw."""
@@ -55,7 +55,9 @@ class FixedDelay:
 
     def law(self) -> Array:
         """All at one delay."""
-        return np.eye(self.most + 1)[-1]
+        found = np.zeros(self.most + 1)
+        found[-1] = 1.0
+        return found
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class RandomDelay:
 
     def __post_init__(self) -> None:
         per_client("mean", self.mean, 1, low=0)
-        check_whole("most", self.most, low=0)
+        _check_most("most", self.most)
 
     def _below(self, t: Array) -> Array:
         """The chance of a delay of less than t rounds."""
@@ -98,7 +100,7 @@ class HeavyDelay:
 
     def __post_init__(self) -> None:
         per_client("tail", self.tail, 1, low=1e-9)
-        check_whole("most", self.most, low=0)
+        _check_most("most", self.most)
 
     def _below(self, t: Array) -> Array:
         return np.asarray(1.0 - (1.0 + t) ** -self.tail)
@@ -110,6 +112,12 @@ class HeavyDelay:
     def law(self) -> Array:
         """The chances, what lies beyond ``most`` added to its last."""
         return _law(self._below, self.most)
+
+
+def _check_most(name: str, most: Any) -> None:
+    """So many old models are kept in memory, and so many chances."""
+    check_whole(name, most, low=0)
+    check_memory(f"a {name} of {most:,} rounds", 3.0 * most)
 
 
 def _inverted(below: object, most: int, u: Array) -> NDArray[np.int64]:

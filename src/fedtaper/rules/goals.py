@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtaper.core.checks import per_client
+from fedtaper.core.checks import check_number, per_client
 from fedtaper.core.errors import FedtaperError, nearest
 
 Array = NDArray[np.float64]
@@ -201,19 +201,17 @@ GOALS = ("minmax", "q", "tilt", "proportional")
 
 def goal_of(name: str, equal: Array, q: float, t: float, baseline: ArrayLike | None) -> Goal:
     """A goal by name; ``equal`` are the losses under equal influence."""
-    if name not in GOALS:
+    if not isinstance(name, str) or name not in GOALS:
         raise FedtaperError(
             f"goal must be one of {', '.join(GOALS)}, not {name!r}{nearest(str(name), GOALS)}"
         )
     if name == "q":
-        if not (np.isfinite(q) and q >= 0):
-            raise FedtaperError(f"q must be a finite number of at least 0, not {q!r}")
+        check_number("q", q, low=0)
         if np.any(equal <= 0):
             raise FedtaperError('the goal "q" needs losses above 0: use "tilt" or "minmax"')
         return QFair(float(q))
     if name == "tilt":
-        if not (np.isfinite(t) and t > 0):
-            raise FedtaperError(f"t must be a finite number above 0, not {t!r}")
+        check_number("t", t, above=0)
         return Tilt(float(t))
     if name == "proportional":
         given = 2 * np.max(equal) if baseline is None else baseline

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import check_number, check_whole
+from fedtaper.core.checks import as_numbers, check_number, check_whole
 from fedtaper.core.errors import FedtaperError, quietly
 from fedtaper.core.scaled import Scaled
 from fedtaper.rules.goals import Goal, goal_of
@@ -57,7 +57,9 @@ class Steering:
         check_number("rate", self.rate, above=0.0)
         check_number("bound", self.bound, above=1.0)
         if isinstance(self.baseline, (list, np.ndarray)):
-            object.__setattr__(self, "baseline", tuple(np.asarray(self.baseline).tolist()))
+            object.__setattr__(
+                self, "baseline", tuple(as_numbers("baseline", self.baseline).tolist())
+            )
         goal_of(self.goal, np.ones(1), self.q, self.t, None)
 
     def check(self, e: Any) -> None:

@@ -37,14 +37,15 @@ def report(
     if not isinstance(sources, Sequence) or not sources:
         raise FedtaperError("nothing to report on: give a run folder or a claims folder")
     path = _checked(as_path(out))
+    folder = None if figures is None else as_path(figures)
     runs, claims = _load(sources)
     names = labels.runs(runs)
     sections = [*_about(runs, names), *(s for f in claims for s in report_claims.sections(f))]
     lead = paragraphs(summary(runs, names)) if runs else ""
     store.write_text(path, page(_title(names), f'<div class="lead">{lead}</div>', sections))
-    if figures is not None:
+    if folder is not None:
         shown = [c for s in sections for c in (*s.charts, *(c for p in s.parts for c in p.charts))]
-        charts.write(shown, figures)
+        charts.write(shown, folder)
     return path
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from fedtaper.core.errors import FedtaperError
+
 COLUMN, PAGE = 3.5, 7.0  # inches
 # Okabe and Ito: told apart with any kind of colour vision, and in print. The pages have the
 # same, as --series-0 to --series-6 in static/style.css.
@@ -59,7 +61,10 @@ def figure(
         if path is None:
             return
         date = {"Date": None} if str(path).endswith(".svg") else {}  # the same file every time
-        made.savefig(path, metadata=date)
+        try:
+            made.savefig(path, metadata=date)
+        except (OSError, ValueError) as trouble:  # no such folder; a format that nothing draws
+            raise FedtaperError(f"{path} cannot be drawn: {trouble}") from None
 
 
 @cache

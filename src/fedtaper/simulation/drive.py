@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper import engines
-from fedtaper.core.checks import check_type, check_whole
+from fedtaper.core.checks import check_flag, check_type, check_whole
 from fedtaper.core.errors import FedtaperError, OwnCodeError, own_code
 from fedtaper.core.protocols import Block, Engine, Options, Session, State
 from fedtaper.engines.gate import choose
@@ -94,9 +94,10 @@ def run(
     chosen = _seeds(experiment, seeds)
     if out is not None and not isinstance(out, str | Path):
         raise FedtaperError(f"out must be the path of a folder, not {out!r:.80}")
-    for name, value in (("resume", resume), ("updates", updates)):
-        if not isinstance(value, bool | np.bool_):
-            raise FedtaperError(f"{name} must be True or False, not {value!r:.80}")
+    for name, value in (("resume", resume), ("updates", updates), ("keep_data", keep_data)):
+        check_flag(name, value)
+    if also is not None and not callable(also):
+        raise FedtaperError(f"also must be a function of the Run, not {also!r:.80}")
     if resume and out is None:
         raise FedtaperError("resume=True needs out=, the folder of the run to go on with")
     options = Options(updates, seeds is not None, precision, device)

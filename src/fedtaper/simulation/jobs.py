@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedtaper.core.checks import check_number, check_type, check_whole
 from fedtaper.core.errors import FedtaperError
 from fedtaper.experiment import Experiment
 from fedtaper.results import Run
@@ -61,6 +62,11 @@ def run_many(
     [0, 0]
     """
     named = _named(experiments)
+    check_whole("retries", retries, low=0)
+    for what, value in (("cores", cores), ("gpus", gpus)):
+        check_number(what, value, low=0)
+    if ray is not None:
+        check_type("ray", ray, str)
     base = None if out is None else as_path(out)
     folders = {name: None if base is None else base / name for name in named}
     here = ray is None  # then a run writes its own folder; elsewhere there may be another disk

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import check_whole
+from fedtaper.core.checks import check_memory, check_whole
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import Block, State, is_network, is_quadratic
 from fedtaper.core.sketch import SKETCH
@@ -260,12 +260,13 @@ def _divergences(e: Experiment, state: State) -> tuple[Divergence, ...]:
 
 def thinning(e: Experiment, seeds: NDArray[np.int64], thin: int | None, updates: bool) -> int:
     """Record every so many rounds: as asked, or as many as memory allows."""
-    if thin is not None:
-        check_whole("thin", thin)
-        return thin
     network = is_network(e.problem)
     kept = 0 if network else e.problem.dim
     width = min(e.problem.dim, SKETCH) if network else e.problem.dim
     per_client = e.num_clients * (1 + updates * width)
-    per_round = 8 * (kept + per_client + 5) * len(seeds)
-    return int(np.ceil(per_round * e.rounds / KEEP_BYTES))
+    numbers = float(kept + per_client + 5) * len(seeds) * e.rounds
+    if thin is not None:
+        check_whole("thin", thin)
+        check_memory(f"recording every {thin}-th of {e.rounds:,} rounds", numbers / thin)
+        return thin
+    return int(np.ceil(8 * numbers / KEEP_BYTES))

@@ -104,6 +104,7 @@ def from_toml(
     Power(c=0.1, delta=1.0, offset=0.0)
     """
     check_type("from_toml", text, str)
+    folder = as_path(folder)
     tree = _tree(text)
     find = partial(names.find, folder=code)
     known("table", tree, TABLES, where="the file")

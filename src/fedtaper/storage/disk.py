@@ -42,7 +42,10 @@ class Disk:
         """What a resume finds, see :func:`fedtaper.storage.resuming.standing`."""
         if self.folder is None or self.known is None:
             return None
-        return standing(self.folder, self.e, seeds, many, self.known)
+        found = standing(self.folder, self.e, seeds, many, self.known)
+        if isinstance(found, Run):
+            store.finished(self.folder)  # a fault may have left its checkpoints
+        return found
 
     def checkpoints(self) -> store.Checkpoints:
         """A writer of checkpoints."""

@@ -27,6 +27,7 @@ except ImportError:  # not on Windows: there, only the unique names protect
     fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
+LONGEST = 255  # bytes in a name, on every common file system
 PART = ".part"  # how the name of an unfinished file ends
 FORMAT = 2  # of run folders; those of version 1 say nothing of a version
 MANIFEST = "manifest"  # the member of an archive that describes the others
@@ -55,6 +56,14 @@ def write(path: Path, content: bytes | Callable[[IO[bytes]], Any]) -> None:
         raise
 
 
+def remove(path: Path) -> None:
+    """Remove a file, if it is there."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as trouble:
+        raise FedtaperError(f"{path} cannot be removed: {said(trouble)}") from None
+
+
 def settle(folder: Path) -> None:
     """Bring a folder's list of names to the disk, where the system can."""
     if os.name != "posix":
@@ -73,7 +82,7 @@ def as_path(value: Any) -> Path:
         os.fsencode(path)
     except (TypeError, ValueError):
         raise FedtaperError(f"a file or folder is needed, not {value!r:.80}") from None
-    if "\0" in str(path):
+    if "\0" in str(path) or any(len(os.fsencode(part)) > LONGEST for part in path.parts):
         raise FedtaperError(f"{str(path)!r:.80} is not the name of a file")
     return path
 
@@ -109,9 +118,11 @@ def lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         if place is not None:
-            with suppress(OSError):
-                (folder / LOCK).unlink()
-            os.close(place)
+            try:
+                with suppress(OSError):
+                    (folder / LOCK).unlink()
+            finally:
+                os.close(place)
 
 
 def _locked(folder: Path) -> int | None:

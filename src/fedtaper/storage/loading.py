@@ -62,6 +62,8 @@ def _loaded(folder: Path, problem: Any, experiment: Experiment | None) -> Run:
     if about is not None:
         _checksums(folder, arrays, about)
     notes = _json(folder / PROVENANCE)
+    if about is None and "format" in notes:
+        raise FedtaperError(f"{folder / ARRAYS} is damaged: what describes its arrays is missing")
     e = experiment or read_toml(folder / CONFIG, problem or _recorded(folder), trusted=False)
     if about is not None and (problem is not None or experiment is not None):
         e = as_asked(e)

@@ -15,11 +15,13 @@ import numpy as np
 
 from fedtaper.core.version import __version__
 from fedtaper.results import Run
+from fedtaper.storage.durable import FORMAT
 
 
 def provenance(run: Run) -> dict[str, Any]:
     """What is needed to say where a result came from."""
     return environment() | {
+        "format": FORMAT,
         "engine": run.engine,
         "seeds": list(run.seeds),
         "many": run.many,

@@ -20,7 +20,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,7 @@ __all__ = [
     "clear",
     "drop",
     "environment",
+    "finished",
     "is_complete",
     "load",
     "load_checkpoint",
@@ -128,7 +129,7 @@ def only_writer(folder: Path) -> Iterator[None]:
 def clear(out: str | Path) -> None:
     """Remove a stored run from a folder: the files that make it up, and nothing else."""
     for name in RUN_FILES:
-        (Path(out) / name).unlink(missing_ok=True)
+        durable.remove(Path(out) / name)
 
 
 def save(
@@ -150,7 +151,7 @@ def save(
         known: the experiment's fingerprint, where it was taken already.
     """
     out = Path(out)
-    (out / ARRAYS).unlink(missing_ok=True)  # of a shorter run that was gone on with
+    durable.remove(out / ARRAYS)  # of a shorter run that was gone on with
     notes = provenance(run)
     kept = {PROVENANCE: json.dumps(notes, indent=2) + "\n", METRICS: metrics_csv(run)}
     if run.looks is not None:
@@ -171,9 +172,15 @@ def save(
         files[STATE] = _arrays(out / STATE, state)
     about = {"fingerprint": known or fingerprint(asked), "files": files}
     _write_run(out, run_arrays(run), about)
-    for name in (CHECKPOINT, PREVIOUS):
-        (out / name).unlink(missing_ok=True)
+    finished(out)
     return replace(run, path=out, provenance=notes)
+
+
+def finished(out: str | Path) -> None:
+    """Remove the checkpoints of a run that is complete; where that fails they do no harm."""
+    for name in (CHECKPOINT, PREVIOUS):
+        with suppress(FedtaperError):
+            durable.remove(Path(out) / name)
 
 
 def _model(run: Run) -> dict[str, Any] | None:
@@ -212,7 +219,7 @@ def drop(out: str | Path, *names: str) -> None:
         left = {name: sum_ for name, sum_ in about["files"].items() if name not in names}
         _write_run(out, arrays, {"fingerprint": about["fingerprint"], "files": left})
     for name in names:
-        (out / name).unlink(missing_ok=True)
+        durable.remove(out / name)
 
 
 def _own_data(run: Run) -> dict[str, Any] | None:

@@ -34,6 +34,8 @@ def to_toml(experiment: Experiment, data: str | None = None, stored: bool = Fals
     code no file can hold is written by its sizes, which is enough for tables and reports.
     """
     check_type("to_toml", experiment, Experiment)
+    if data is not None:
+        check_type("data", data, str)
     problem = experiment.problem
     own_data = isinstance(problem, LinearRegression) and problem.arrays is not None
     if own_data and data is None and not stored:

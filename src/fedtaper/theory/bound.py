@@ -14,10 +14,10 @@ from fedtaper.core.protocols import as_quadratic
 from fedtaper.results import Run
 from fedtaper.theory.ode import Kind, LimitOde, limit_ode
 from fedtaper.theory.tracking import (
-    default_window,
     flow,
     round_record,
     round_weights,
+    window_length,
     window_starts,
 )
 
@@ -84,7 +84,7 @@ def bound(
 
     refuse_other_rules(run.experiment)
     w, t = round_record(run)
-    length = default_window(t) if window is None else float(window)
+    length = window_length(t, window)
     chosen = window_starts(t, length, starts)
     if starts is None:
         chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, 24).astype(int))]

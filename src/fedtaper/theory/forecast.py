@@ -92,7 +92,7 @@ def forecast(
         check_number(name, value, finite=False)
         if not low <= value <= 1e300:
             raise FedtaperError(
-                f"{name} = {value:g} is not a clock value to forecast: the clock counts from 1, "
+                f"{name} = {value!r:.20} is not a clock value to forecast: it counts from 1, "
                 "so give a finite number of at least 1 (at most 1e300)"
             )
     if start > n:
@@ -121,8 +121,7 @@ def fades(experiment: Experiment, to: float) -> Array:
     """
     from scipy.optimize import brentq
 
-    if not (math.isfinite(to) and to > 0):
-        raise FedtaperError(f"an influence to fade to is a number above 0, not {to!r}")
+    check_number("an influence to fade to", to, above=0)
 
     def above(log_n: ArrayLike) -> Array:
         weights = experiment.field_weights(np.exp(log_n))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import check_type
+from fedtaper.core.checks import check_type, check_whole
 from fedtaper.core.errors import FedtaperError
 from fedtaper.results import Run
 from fedtaper.theory.tracking import Fit, power_law
@@ -41,6 +41,10 @@ class NoiseSums:
 
     def fit(self, client: int, after: int = 0) -> Fit:
         """The exponent of ``doubling`` against k for one client, with an interval."""
+        check_whole("client", client, low=0)
+        check_whole("after", after, low=0)
+        if client >= self.doubling.shape[2]:
+            raise FedtaperError(f"there is no client {client}: they are counted from 0")
         keep = self.doubled > after
         return power_law(self.doubled[keep], self.doubling[:, keep, client])
 
@@ -60,6 +64,7 @@ def noise_sums(run: Run, points: int = 60) -> NoiseSums:
     True
     """
     check_type("noise_sums", run, Run)
+    check_whole("points", points, low=2)
     from fedtaper.theory.replayed import replayed
 
     total = int(run.round[-1]) if len(run.round) else 0

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtaper.core.checks import check_type
+from fedtaper.core.checks import as_numbers, check_number, check_type
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import as_quadratic, is_quadratic
 from fedtaper.experiment import Experiment
@@ -120,6 +120,8 @@ class LimitOde:
 
     def equilibrium(self, t: float | None = None) -> Array:
         """Where the right side is 0 at time t (REG8); for problems that can tell."""
+        if t is not None:
+            check_number("t", t, low=0)
         return np.asarray(as_quadratic(self.experiment.problem).equilibrium(self.weights(t or 0.0)))
 
     def solve(
@@ -146,7 +148,9 @@ class LimitOde:
         from scipy.integrate import solve_ivp
 
         e = self.experiment
-        first = e.problem.initial(e.seed) if w is None else np.asarray(w, dtype=np.float64)
+        first = e.problem.initial(e.seed) if w is None else as_numbers("w", w)
+        for name, value in (("start", start), ("end", 0.0 if end is None else end)):
+            check_number(name, value, finite=False)
         last = self.clock.t(e.rounds * e.period) if end is None else float(end)
         if not (np.all(np.isfinite(first)) and first.ndim == 1):
             raise FedtaperError("the ODE starts from one model of finite numbers, shape (d,)")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import check_type
+from fedtaper.core.checks import as_list, check_number, check_type
 from fedtaper.core.errors import FedtaperError, nearest
 from fedtaper.results import Run
 
@@ -36,6 +36,8 @@ class ProbabilityOne:
 
     def at(self, eps: float, round: int) -> tuple[float, float, float]:
         """Share, low and high for one eps, at the first recorded round from ``round`` on."""
+        check_number("eps", eps)
+        check_number("round", round)
         if eps not in self.eps:
             raise FedtaperError(f"eps = {eps:g} is not among {self.eps}")
         j, k = self.eps.index(eps), int(np.searchsorted(self.round, round))
@@ -65,15 +67,16 @@ def probability_one(run: Run, eps: Sequence[float] = EPS, metric: str = "error")
     (True, 0.0)
     """
     check_type("probability_one", run, Run)
-    if metric not in run.metrics:
-        known = ", ".join(run.metrics)
-        raise FedtaperError(
-            f"the run has no metric {metric!r} (it has {known}){nearest(metric, run.metrics)}"
-        )
+    if not isinstance(metric, str) or metric not in run.metrics:
+        known, near = ", ".join(run.metrics), nearest(str(metric), run.metrics)
+        raise FedtaperError(f"the run has no metric {metric!r:.80} (it has {known}){near}")
     values = run.metrics[metric] if run.many else run.metrics[metric][None]
-    thresholds = tuple(float(one) for one in eps)
-    if not thresholds or not all(one > 0 for one in thresholds):
-        raise FedtaperError(f"eps are thresholds above 0, not {eps!r}")
+    given = as_list("eps", eps)
+    for one in given:
+        check_number("eps", one, above=0)
+    thresholds = tuple(float(one) for one in given)
+    if not thresholds:
+        raise FedtaperError("eps is empty: give thresholds above 0")
     later = np.where(np.isnan(values), np.inf, values)
     later = np.maximum.accumulate(later[:, ::-1], axis=1)[:, ::-1]
     count = np.stack([(later > one).sum(axis=0) for one in thresholds])

@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import check_type
+from fedtaper.core.checks import (
+    as_numbers,
+    check_number,
+    check_type,
+    check_whole,
+    one_of,
+    whole_list,
+)
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import is_quadratic
 from fedtaper.results import Run
@@ -52,13 +59,20 @@ class Tracking:
 
     def band(self, kind: Kind = "finite", shares: Sequence[float] = (0.1, 0.5, 0.9)) -> Array:
         """Quantiles over the seeds, one row a share, (shares, windows)."""
-        return np.quantile(getattr(self, kind), shares, axis=0)
+        one_of("kind", kind, KINDS)
+        levels = as_numbers("shares", shares)
+        if levels.ndim > 1 or not np.all((levels >= 0) & (levels <= 1)):
+            raise FedtaperError(f"shares must lie between 0 and 1, not {shares!r:.80}")
+        return np.quantile(getattr(self, kind), levels, axis=0)
 
     def fall(self, early: tuple[int, int], late: tuple[int, int], kind: Kind = "finite") -> float:
         """How many times smaller late windows' median is than early ones' (rounds from, to)."""
         median = self.band(kind, [0.5])[0]
         middle = []
-        for low, high in (early, late):
+        for span in (early, late):
+            low, high = (*whole_list("rounds from, to", span), None, None)[:2]
+            if low is None or high is None:
+                raise FedtaperError(f"early and late are rounds from and to, not {span!r:.80}")
             inside = median[(self.round >= low) & (self.round <= high)]
             if not len(inside):
                 raise FedtaperError(f"no window starts in rounds {low} to {high}")
@@ -67,6 +81,8 @@ class Tracking:
 
     def fit(self, kind: Kind = "finite", after: int = 0) -> Fit:
         """The decay against the round, over windows that start after a given one."""
+        one_of("kind", kind, KINDS)
+        check_whole("after", after, low=0)
         keep = self.round > after
         return power_law(self.round[keep], getattr(self, kind)[:, keep])
 
@@ -125,7 +141,7 @@ def tracking_error(
     """
     check_type("tracking_error", run, Run)
     w, t = round_record(run)
-    length = default_window(t) if window is None else float(window)
+    length = window_length(t, window)
     chosen = window_starts(t, length, starts)
     found = {}
     for kind in KINDS:
@@ -151,8 +167,11 @@ def round_record(run: Run) -> tuple[Array, Array]:
     return np.concatenate([first[:, None], w], axis=1), np.concatenate([[0.0], run.t])
 
 
-def default_window(t: Array) -> float:
-    """Half of what the last tenth of the rounds takes of the ODE's time."""
+def window_length(t: Array, window: float | None) -> float:
+    """As asked; by default half of what the last tenth of the rounds takes of the ODE's time."""
+    if window is not None:
+        check_number("window", window, above=0)
+        return float(window)
     return float(t[-1] - t[-1 - max(1, (len(t) - 1) // 10)]) / 2
 
 
@@ -168,7 +187,7 @@ def window_starts(t: Array, window: float, starts: Iterable[int] | None) -> NDAr
         )
     if starts is None:
         return np.unique(np.geomspace(min(10, last), last, 40).astype(np.int64))
-    chosen = np.array(sorted({int(k) for k in starts}), dtype=np.int64)
+    chosen = np.array(sorted(set(whole_list("starts", starts))), dtype=np.int64)
     if not len(chosen) or chosen[0] < 0 or chosen[-1] > last:
         raise FedtaperError(
             f"windows of {window:g} can start after rounds 0 to {last} of this run, not "

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedtaper.core.checks import check_whole
+from fedtaper.core.checks import check_number, check_whole
 from fedtaper.core.errors import FedtaperError, nearest
 
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -183,8 +183,8 @@ class Federation:
     def _check_privacy(self) -> None:
         for name in ("clipping_norm", "noise_multiplier"):
             value = getattr(self, name)
-            if value is not None and not (value == 0 or _is_number(value, 0)):
-                raise FedtaperError(f"{name} must be a finite number, not {value!r}")
+            if value is not None:
+                check_number(name, value, low=0)
         if self.clipping_norm == 0 or (self.noise_multiplier and self.clipping_norm is None):
             raise FedtaperError("noise needs a clipping_norm, and that must be above 0")
 

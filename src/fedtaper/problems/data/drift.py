@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import check_whole
+from fedtaper.core.checks import as_list, check_number, check_whole
 from fedtaper.core.errors import FedtaperError
 
 Array = NDArray[np.float64]
@@ -38,8 +38,11 @@ class LabelDrift:
         check_whole("start", self.start, low=0)
         if self.to is None:
             return
-        rows = tuple(tuple(float(v) for v in row) for row in self.to)
-        if not all(min(row) >= 0 and sum(row) > 0 for row in rows):
+        listed = [as_list("a row of to", row) for row in as_list("to", self.to)]
+        for share in (share for row in listed for share in row):
+            check_number("to", share, low=0)
+        rows = tuple(tuple(float(v) for v in row) for row in listed)
+        if not all(sum(row) > 0 for row in rows):
             raise FedtaperError("to must be rows of class shares, at least 0 and not all 0")
         object.__setattr__(self, "to", rows)
 
