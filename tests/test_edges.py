@@ -131,9 +131,16 @@ def test_seeds_beyond_64_bits_are_refused(tiny, seed):
 
 def test_what_no_memory_holds_is_refused_at_once(tmp_path):
     for change in (("num_clients = 3", "num_clients = 1000000000000"),
-                   ("samples = 50", "samples = 1000000000000")):  # fmt: skip
-        with pytest.raises(ft.FedtaperError, match="GiB of memory"):
+                   ("samples = 50", "samples = 1000000000000"),
+                   ("samples = 50", "samples = 50\ndim = 100000000"),
+                   ("local_steps = 3", "local_steps = 4611686018427387904"),
+                   ("batch_size = 5", "batch_size = 5\ndelays = 1000000000000")):  # fmt: skip
+        with pytest.raises(ft.FedtaperError, match=r"[0-9]{3} bytes"):
             ft.from_toml(FILE.replace(*change))
+    with pytest.raises(ft.FedtaperError, match="at most 100,000,000"):
+        ft.RegressionStream(num_clients=100_000_001)
+    with pytest.raises(ft.FedtaperError, match=r"recording every 1-th of .* bytes"):
+        ft.run(ft.from_toml(FILE.replace("rounds = 30", "rounds = 1000000000000000")), thin=1)
     x = np.zeros((20, 8, 8), np.uint8)
     y = np.zeros(20, np.int64)
     far = np.where(np.arange(20) == 3, 2**62, y)

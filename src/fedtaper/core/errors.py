@@ -12,8 +12,8 @@ from typing import Any
 class FedtaperError(ValueError):
     """A mistake that the user can mend; its text says what, where and how, in one line."""
 
-    def __init__(self, text: object = "") -> None:
-        super().__init__(" ".join(str(text).split("\n")))  # an array's repr has many
+    def __str__(self) -> str:
+        return " ".join(super().__str__().split("\n"))  # an array's repr has many
 
 
 class OwnCodeError(FedtaperError):

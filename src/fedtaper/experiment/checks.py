@@ -81,6 +81,8 @@ def _check_local_work(e: Experiment) -> None:
         raise FedtaperError("give either local_steps or local_epochs, and not both")
     name = "local_epochs" if e.local_steps is None else "local_steps"
     given = np.atleast_1d(np.asarray(getattr(e, name), dtype=object)).tolist()
+    if not given:
+        raise FedtaperError(f"{name} is empty: give one, or one per client")
     for value in given:
         check_whole(name, value)
     if name == "local_steps":  # a round's table of step sizes

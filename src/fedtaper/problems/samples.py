@@ -124,8 +124,8 @@ def samples_of(
     if _columns(entry) is not None:
         entry = _Rows(samples_of(client, entry, False, None, check_finite))
     # users' data of any library: tables are known by to_numpy, data sets by items
-    words = isinstance(entry, (str, bytes))
-    if words or not (hasattr(entry, "__getitem__") and hasattr(entry, "__len__")):
+    listed = hasattr(entry, "__getitem__") and hasattr(entry, "__len__")
+    if not listed or isinstance(entry, str | bytes):
         raise FedtaperError(
             f"client {client}: its data must be tensors, arrays, data frames, or a data set with "
             f"a length and an index, not {type(entry).__name__}"
