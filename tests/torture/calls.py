@@ -58,7 +58,7 @@ def _records():
         (ft.Normalised, {"by": "uniform", "over": "steps"}),
         (ft.Clipped, {"norm": 1.0, "by": "uniform"}),
         (ft.Trimmed, {"each": 1}),
-        (ft.After, rows), (ft.Tapers, {"schedule": power}), (ft.Noise, {"scale": 1.0}),
+        (ft.After, rows), (ft.OtherSchedule, {"schedule": power}), (ft.Noise, {"scale": 1.0}),
         (ft.Copies, {"scale": 1.0}), (ft.Recognises, {"schedule": power, "near": False}),
         (ft.Challenges, {"every": 11, "base": 2, "share": 1.0, "jitter": 0.02, "clients": (0, 1)}),
         (ft.Cyclic, {"groups": 2}), (ft.Exactly, {"k": 2}),
