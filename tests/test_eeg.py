@@ -123,3 +123,10 @@ def test_without_the_file(monkeypatch, tmp_path):
     np.savez(tmp_path / "neonatal_eeg.npz", x_A=np.zeros((1, 64, 18)))
     with pytest.raises(ft.FedtaperError, match="no array"):
         load_eeg(tmp_path, "A")
+
+
+def test_a_fading_hospital_is_found_by_challenges():
+    from fedtaper.paper.eeg_audit import verdicts
+
+    assert verdicts("synthetic", "features", 1, 0)[1] == "fading"
+    assert set(verdicts("synthetic", "features", None, 0)) <= {"as declared", "cannot tell yet"}

@@ -93,10 +93,15 @@ def by_infant(found: list[Found], value: Callable[..., Array]) -> tuple[float, f
     return float(value(*(auc(seizure, f.score).mean() for f in found))), float(low), float(high)
 
 
+def data_at_hand() -> str:
+    """The recordings where their folder is named, else the synthetic stand-in."""
+    folder = folder_of(None)
+    return "neonatal_eeg" if folder is not None and (folder / FILE).is_file() else "synthetic"
+
+
 def judge_e1(study: Study) -> Outcome:
     """Every way to train, its area under the curve by infant, and the differences."""
-    folder = folder_of(None)
-    data = "neonatal_eeg" if folder is not None and (folder / FILE).is_file() else "synthetic"
+    data = data_at_hand()
     seeds = min(SEEDS, study.seeds)
     found: dict[tuple[str, str, str], Found] = {}
     for model in ("features", "cnn"):
