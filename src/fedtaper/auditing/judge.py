@@ -23,7 +23,7 @@ from fedtaper.auditing.taper import Declared, Fit
 Array = NDArray[np.float64]
 EVER = 0.005  # chance that an honest client is ever called fading; the same for rising
 TIGHTEST = 0.05  # excess for which the confidence sequence is tightest
-FIXED = {"held-out": 3.2, "peers": 5.0}  # standard errors at one look; peers: at least this
+PEERS_LINE = 5.0  # standard errors, at least, where clients are only compared with one another
 RULED_OUT = 0.14  # "as declared" says that an excess of this much is ruled out
 LEAST_ROUNDS = 12
 IDLE_ROUNDS, IDLE_SIZE = 3, 1e-9
@@ -110,7 +110,8 @@ def judge(trace: Trace) -> Finding:
         if witness == "challenges":
             found = _challenge_verdict(excess[i], error[i], freedom[i], int(since_round[i]))
         else:
-            found = _taper_verdict(excess[i], error[i], witness)
+            line = trace.held_out.line if trace.held_out is not None else PEERS_LINE
+            found = _taper_verdict(excess[i], error[i], witness, line)
         if found == "as declared" and (explained[i] < 0.5 or witness == "peers"):
             found = "cannot tell yet"  # it follows no model that would say so
         verdicts.append(
@@ -143,12 +144,12 @@ def since(trace: Trace, final: Finding) -> list[int | None]:
     return [int(known) if known else past for known, past in zip(final.found, out, strict=True)]
 
 
-def _taper_verdict(excess: float, error: float, witness: str) -> Verdict:
+def _taper_verdict(excess: float, error: float, witness: str, line: float) -> Verdict:
     if witness in ("none", "misfit"):
         return "cannot tell"
     if not np.isfinite(error):
         return "cannot tell yet"
-    accuse, score = threshold(error, witness), excess / error
+    accuse, score = threshold(error, witness, line), excess / error
     if score > accuse:
         return "fading"
     if score < -accuse - (1 if witness == "updates" else 3):  # peers that fade look like this
@@ -158,13 +159,17 @@ def _taper_verdict(excess: float, error: float, witness: str) -> Verdict:
     return "as declared" if sure else "cannot tell yet"
 
 
-def threshold(error: float, witness: str) -> float:
-    """Standard errors from which on an excess is an accusation, at any number of looks."""
+def threshold(error: float, witness: str, line: float = 0.0) -> float:
+    """Standard errors from which on an excess is an accusation, at any number of looks.
+
+    ``line``: replays have this one, for a single look; clients that are only compared with one
+    another at least this one.
+    """
     if witness == "held-out":
-        return FIXED[witness]
+        return line
     information = (TIGHTEST / error) ** 2
     always = (1 + 1 / information) * (2 * np.log(0.5 / EVER) + np.log1p(information))
-    return max(float(np.sqrt(always)), FIXED.get(witness, 0.0))
+    return max(float(np.sqrt(always)), line if witness == "peers" else 0.0)
 
 
 def _challenge_verdict(excess: float, error: float, freedom: float, found: int) -> Verdict:

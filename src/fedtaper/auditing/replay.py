@@ -8,7 +8,8 @@ the step sizes. A second replay with step sizes that taper faster says how much 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,15 @@ from fedtaper.auditing.robust import middle, row_median
 from fedtaper.auditing.taper import EXCESS_SPREAD, Declared, Fit
 from fedtaper.core import draws
 from fedtaper.core.errors import FedtaperError
+from fedtaper.problems.custom import Custom
+from fedtaper.results import Run
 
 Array = NDArray[np.float64]
 FASTER = 0.24  # the second replay's excess: delta 1 for 0.76
 ROUNDS = 24  # replayed at most, evenly in log n
 ALIKE = 0.5  # clients whose data overlap by this much learn alike
 LEAST = 0.02  # deviation of an excess that replays leave out
+UNKNOWN = 5.0  # the line for a model and data that nobody has measured error rates on
 _REPLAY = 31  # place of the draws
 
 
@@ -37,6 +41,7 @@ class HeldOut:
 
     sizes: Array
     alike: Array
+    line: float = 3.2  # standard errors from which on an excess is an accusation
 
     @classmethod
     def of_losses(cls, losses: Array, declared: Declared) -> HeldOut:
@@ -55,13 +60,25 @@ class HeldOut:
         faster = plain * np.exp(-FASTER * declared.log_n.T)
         return cls(np.stack([plain, faster]), np.eye(losses.shape[1]))
 
+    @classmethod
+    def replayed(cls, run: Run, data: Any, seed: int | None = None) -> HeldOut:
+        """Replays of a run on :class:`fedtaper.Custom`, on data that the server holds itself.
+
+        Args:
+            run: a run that keeps its trajectory.
+            data: one entry of ``client_data``, for all clients; or a list with one per client,
+                where the server knows what each of them holds.
+            seed: which seed of a run over many.
+        """
+        return replay_own(run, data, seed)
+
     def among(self, clients: NDArray[Any]) -> HeldOut:
         """Some of the clients."""
-        return HeldOut(self.sizes[..., clients], self.alike[clients][:, clients])
+        return replace(self, sizes=self.sizes[..., clients], alike=self.alike[clients][:, clients])
 
     def until(self, rounds: int) -> HeldOut:
         """The first rounds."""
-        return HeldOut(self.sizes[:, :rounds], self.alike)
+        return replace(self, sizes=self.sizes[:, :rounds])
 
 
 def replay(experiment: Any, w: Array, seed: int) -> HeldOut:
@@ -83,9 +100,8 @@ def replay(experiment: Any, w: Array, seed: int) -> HeldOut:
     gradient = torch.zeros_like(model)
     bind(module, model, gradient)
     sizes = np.full((2, rounds, len(mix)), np.nan)
-    chosen = np.unique(np.geomspace(1, rounds, 2 * ROUNDS).round().astype(int))[-ROUNDS:] - 1
     with one_thread():
-        for k in chosen:
+        for k in _chosen(rounds):
             anchor = torch.from_numpy(np.asarray(w[k], dtype=np.float32))
             for i, share in enumerate(mix):
                 steps = int(experiment.steps[i])
@@ -103,6 +119,46 @@ def replay(experiment: Any, w: Array, seed: int) -> HeldOut:
                             model.sub_(move, alpha=float(step))
                     sizes[way, k, i] = float((model - anchor).norm())
     return HeldOut(sizes, np.minimum(mix[:, None], mix[None]).sum(axis=2))
+
+
+def replay_own(run: Run, data: Any, seed: int | None = None) -> HeldOut:
+    """Replay rounds of a run on a user's own problem, on the server's data."""
+    from fedtaper.engines.network_client import Client, one_thread
+
+    e = run.experiment
+    if not isinstance(e.problem, Custom):
+        raise FedtaperError(f"replays on data of your own need Custom, not {e.problem!r:.60}")
+    if run.w is None or run.w0 is None or len(run.round) < int(run.round[-1]):
+        raise FedtaperError("replays need every round's model: run with a smaller model or thin=1")
+    if run.many and seed not in run.seeds:
+        raise FedtaperError(f"a run over {len(run.seeds)} seeds is replayed one at a time: seed=")
+    pick: Any = run.seeds.index(int(seed)) if run.many and seed is not None else slice(None)
+    w = np.concatenate([run.w0[pick][None], run.w[pick][:-1]])
+    clients, rounds = e.num_clients, len(w)
+    each = isinstance(data, list)
+    if each and len(data) != clients:
+        raise FedtaperError(f"the server's data has {len(data)} entries for {clients} clients")
+    held = replace(e.problem, client_data=data if each else [data] * clients)
+    server = replace(
+        e, problem=held, behaviours=(), challenges=None, local_epochs=None, clock="update",
+        local_steps=tuple(int(n) for n in e.steps), batch_size=min(e.batch_size, *held.sizes),
+    )  # fmt: skip
+    a, clock = e.step_sizes(0, rounds), e.clock_values(0, rounds)
+    taper = (clock + np.array([s.offset for s in e.schedules])) ** -FASTER
+    sizes = np.full((2, rounds, clients), np.nan)
+    client, place = Client(server), int(run.seeds[0] if seed is None else seed) + _REPLAY
+    with one_thread():
+        for k in _chosen(rounds):
+            anchor = client.w.new_tensor(w[k])
+            for way, i in product(range(2), range(clients)):
+                steps = (a, a * taper)[way][k, : int(e.steps[i]), i]
+                sizes[way, k, i] = client.train(i, place, int(k), anchor, steps)[2]
+    return HeldOut(sizes, np.eye(clients) if each else np.ones((clients, clients)), UNKNOWN)
+
+
+def _chosen(rounds: int) -> NDArray[np.int64]:
+    """The rounds (from 0) that are replayed."""
+    return np.unique(np.geomspace(1, rounds, 2 * ROUNDS).round().astype(int))[-ROUNDS:] - 1
 
 
 def _batch(rng: Any, share: Array, held: NDArray[np.int64], size: int) -> NDArray[np.int64]:

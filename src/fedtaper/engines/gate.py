@@ -187,9 +187,16 @@ def _challenge_objections(e: Experiment, name: str, can: Capabilities) -> Iterat
     if e.challenges is not None and not can.challenges:
         yield f'the {name} engine sends no challenges: leave challenges=None, or use engine="cpu"'
     if e.challenges is not None and (e.local.keeps == "run" or e.local.receives):
-        yield f"challenges need a local rule that starts anew in each round, not {e.local!r}"
+        yield (
+            f"challenges need a local rule that starts anew in each round, not {e.local!r}: what "
+            "it remembers would answer for it; start each round anew (Momentum(reset=True)), or audit "
+            "by replays (ft.HeldOut)"
+        )
     if e.challenges is not None and not e.in_step:
-        yield "challenges are asked in step: leave out delays, asynchronous and own_clock"
+        yield (
+            "challenges are asked in step, since an answer is compared with its round's step "
+            "sizes: leave out delays, asynchronous and own_clock, or leave challenges=None"
+        )
 
 
 def _others(e: Experiment, name: str) -> str:
