@@ -189,8 +189,8 @@ def _challenge_objections(e: Experiment, name: str, can: Capabilities) -> Iterat
     if e.challenges is not None and (e.local.keeps == "run" or e.local.receives):
         yield (
             f"challenges need a local rule that starts anew in each round, not {e.local!r}: what "
-            "it remembers would answer for it; start each round anew (Momentum(reset=True)), or audit "
-            "by replays (ft.HeldOut)"
+            "it remembers would answer for it; start each round anew (Momentum(reset=True)), or "
+            "audit by replays (ft.HeldOut)"
         )
     if e.challenges is not None and not e.in_step:
         yield (
