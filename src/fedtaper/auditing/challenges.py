@@ -41,7 +41,8 @@ LEAST = 4  # answers that an estimate needs
 SATURATION_SPREAD = 0.25  # prior deviation of what the first answer loses, in logs
 SPREADS = (0.03, 0.5)  # the same, learnt from the clients: at least, at most
 EXCESS_SPREAD = 0.5
-LEFT_OUT = 0.1  # share of the saturation that its formula may miss, as a deviation of the excess
+HALF_NORMAL = 0.6  # deviation of a half-normal variable: saturation is a loss, never a gain
+LEFT_OUT = 0.05  # share of the saturation that its formula may miss, as a deviation of the excess
 SYSTEMATIC = 0.004
 NOISE_FLOOR = 1e-4  # relative deviation below which scatter is not believed
 
@@ -179,7 +180,8 @@ def estimate(q: Array, log_n: Array, sums: Array, spread: float = SATURATION_SPR
         variance = max(float(off @ off) / freedom, NOISE_FLOOR**2)
         if np.abs(move).max() < 1e-7:
             break
-    own = variance * np.linalg.inv(matrix)[1, 1]
+    prior = variance / np.array([1e6, EXCESS_SPREAD, HALF_NORMAL * spread]) ** 2
+    own = variance * np.linalg.inv(design.T @ design + np.diag(prior))[1, 1]
     more = SYSTEMATIC**2 + (LEFT_OUT * found[2]) ** 2
     return Estimate(float(found[1]), float(np.sqrt(own + more)), float(freedom), float(found[2]))
 
@@ -217,5 +219,5 @@ def _usual(saturation: list[float]) -> float:
     """How much the clients of this federation saturate: they train the same model."""
     if not saturation:
         return SATURATION_SPREAD
-    usual = float(np.sqrt(np.mean(np.square(saturation))))
+    usual = 1.4826 * float(np.median(saturation))  # the middle one: who fades late is no measure
     return float(np.clip(usual, *SPREADS))
