@@ -15,3 +15,16 @@ c = 0.1
 delta = 0.8
 clients = 3
 """
+
+TWO_SITES = """
+[experiment]
+rounds = 2
+local_steps = 2
+[problem]
+kind = "linear"
+num_clients = 2
+[[schedules]]
+c = 0.01
+delta = 0.8
+clients = 2
+"""

@@ -121,10 +121,13 @@ def test_every_public_name_but_none_of_the_extras_is_imported(tmp_path):
     ("words", "said"),
     [
         (["--help"], "plan"),
-        (["engines"], "reference"),
+        (["engines"], "cpu cannot run here: the engine 'cpu' needs torch"),
         (["check", "e.toml"], "A2"),
         (["forecast", "e.toml", "--n", "1e9"], "1e+09"),
-        (["plan", "--target", "1,0.1,0.1", "--rounds", "100", "--local-steps", "5"], "delta"),
+        (
+            ["plan", "1", "0.1", "0.1", "--rounds", "100", "--local-steps", "5"],
+            "Influence at round 100",
+        ),
         (["audit", "stored"], "declared"),
         (["report", "stored", "--out", "report.html"], "report.html"),
         (["run", str(ROOT / "examples/case3.toml"), "--out", "case3", "--quiet"], ""),
@@ -150,7 +153,7 @@ def test_demo_and_claims_without_extras(tmp_path):
 def test_what_needs_an_extra_names_it(folder):
     (folder / "images.toml").write_text(
         '[experiment]\nrounds = 1\nlocal_steps = 1\n[problem]\nkind = "images"\n'
-        'data_set = "digits"\nnum_clients = 2\n[[schedules]]\nc = 0.1\ndelta = 0.8\n'
+        'data_set = "digits"\nnum_clients = 2\n[[schedules]]\nc = 0.1\ndelta = 0.8\nclients = 2\n'
     )
     done = bare(COMMAND, folder, ["run", "images.toml", "--out", "images"])
     assert done.returncode != 0

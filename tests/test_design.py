@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from fedtaper.engines import gate, registry
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src/fedtaper"
 PLAIN = {"__init__.py", "__main__.py", "py.typed"}
@@ -38,3 +40,12 @@ def test_no_module_is_longer_than_350_lines():
     assert len(ours) > 200
     lines = {str(path.relative_to(SOURCE)): len(path.read_text().splitlines()) for path in ours}
     assert {name: count for name, count in lines.items() if count > 350} == {}
+
+
+def test_the_page_shows_the_engines_capabilities():
+    """The table in docs/design.md is the one that ``fedtaper engines`` prints."""
+    head, *rows = gate.table()
+    ours = 1 + len(registry.BUILT_IN)  # without engines of other packages
+    lines = [head[:ours], ["---"] * ours, *(row[:ours] for row in rows)]
+    table = "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in lines)
+    assert table in (ROOT / "docs/design.md").read_text(), f"docs/design.md should have\n{table}"

@@ -10,6 +10,7 @@ from flower_loop import LoopGrid, Source, told
 from flwr.app import Array, ArrayRecord, Context, RecordDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from small_file import TWO_SITES as FILE
 
 import fedtaper as ft
 from fedtaper.deploy.federation_file import read_federation
@@ -329,20 +330,6 @@ def test_buffer_of_all_sites_is_the_plain_round(tiny):
     run = over_loop(e, buffer=3, deadline=30.0)
     assert np.abs(run.w - over_loop(e).w).max() < 1e-12
     assert run.metrics["staleness"].max() == 0
-
-
-FILE = """
-[experiment]
-rounds = 2
-local_steps = 2
-[problem]
-kind = "linear"
-num_clients = 2
-[[schedules]]
-c = 0.01
-delta = 0.8
-clients = 2
-"""
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_file import TWO_SITES
 from typer.testing import CliRunner
 
 import fedtaper as ft
@@ -22,18 +23,7 @@ from fedtaper.deploy.places import Ports
 from fedtaper.deploy.progress import Progress, last_line, why_stopped
 from fedtaper.deploy.scaffold import new_app
 
-FILE = """
-[experiment]
-rounds = 2
-local_steps = 2
-[problem]
-kind = "linear"
-num_clients = 2
-[[schedules]]
-c = 0.01
-delta = 0.8
-clients = 2
-[federation]
+FILE = f"""{TWO_SITES}[federation]
 sites = ["a.b", "axb"]
 """
 

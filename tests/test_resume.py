@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from interrupted import stopped
 from small_file import FILE
 
 import fedtaper as ft
@@ -44,22 +45,6 @@ def small_blocks(monkeypatch):
     """Five rounds in a block, and a checkpoint after each."""
     monkeypatch.setattr(drive, "CHECKPOINT_SECONDS", -1.0)
     monkeypatch.setattr("fedtaper.engines.BLOCK_SAMPLES", 120)
-
-
-def stopped(e, out, monkeypatch, after=3, **how):
-    """A run that is stopped after so many checkpoints."""
-    real, calls = checkpoints.save_checkpoint, []
-
-    def stop(*words):
-        real(*words)
-        calls.append(1)
-        if len(calls) == after:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "save_checkpoint", stop)
-        with pytest.raises(KeyboardInterrupt):
-            ft.run(e, out=out, **how)
 
 
 CHANGES = {

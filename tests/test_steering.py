@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import interrupted
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -10,7 +11,6 @@ import fedtaper as ft
 from fedtaper.cli.main import app
 from fedtaper.core.scaled import Scaled
 from fedtaper.simulation import drive
-from fedtaper.storage import checkpoints
 
 
 def experiment(rounds=60, goal="minmax", **changes):
@@ -87,21 +87,12 @@ def test_fast_engines_steer_as_the_reference_does(how):
     np.testing.assert_allclose(fast.looks.factor, slow.looks.factor, rtol=1e-9)
 
 
-def stopped(e, out, monkeypatch, after, **how):
-    real, calls = checkpoints.save_checkpoint, []
-
-    def stop(*words):
-        real(*words)
-        calls.append(1)
-        if len(calls) == after:
-            raise KeyboardInterrupt
-
+def stopped(e, out, monkeypatch, after):
+    """A run that is stopped after so many checkpoints, one for every block of a few rounds."""
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "save_checkpoint", stop)
         patch.setattr(drive, "CHECKPOINT_SECONDS", -1.0)
         patch.setattr("fedtaper.engines.BLOCK_SAMPLES", 480)
-        with pytest.raises(KeyboardInterrupt):
-            ft.run(e, out=out, progress=False, **how)
+        interrupted.stopped(e, out, patch, after, progress=False)
 
 
 @pytest.mark.parametrize("after", [1, 2, 5])

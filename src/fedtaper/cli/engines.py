@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedtaper.cli.terminal import console, table
+from fedtaper.engines.gate import not_ready
 from fedtaper.engines.gate import table as options
 
 
@@ -14,6 +15,8 @@ def engines() -> None:
     """
     head, *rows = options()
     table("Options by engine", head, rows)
+    for name, reason in not_ready().items():
+        console.print(f"{name} cannot run here: {reason}", highlight=False, soft_wrap=True)
     console.print(
         "Another package can add an engine: see the entry point group fedtaper.engines in "
         "CONTRIBUTING.md.", highlight=False, soft_wrap=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -11,13 +12,15 @@ import typer
 from fedtaper.cli.terminal import console, table
 from fedtaper.core.errors import AssumptionWarning
 from fedtaper.experiment import Experiment
+from fedtaper.outcomes.contributions import Contributions
 from fedtaper.outcomes.contributions import contributions as find_contributions
 from fedtaper.outcomes.fair import Fair
 from fedtaper.outcomes.fair import fair as find_fair
-from fedtaper.outcomes.intervals import METHODS
+from fedtaper.outcomes.intervals import METHODS, Intervals
 from fedtaper.outcomes.intervals import intervals as find_intervals
 from fedtaper.outcomes.limits import WORDS
 from fedtaper.outcomes.price import METHODS as PRICES
+from fedtaper.outcomes.price import Price
 from fedtaper.outcomes.price import price as find_price
 from fedtaper.rules.goals import GOALS
 from fedtaper.storage.config import read_toml
@@ -72,12 +75,7 @@ def intervals(
     """
     given = read_toml(source) if source.is_file() else load(source)
     found = find_intervals(given, level=level, method=method, of=of)  # type: ignore[arg-type]
-    head, *rows = found.rows()
-    table(found.title, head, rows)
-    for note in found.notes:
-        console.print(note, highlight=False, soft_wrap=True)
-    if plot is not None:
-        console.print(f"Drawn: {found.plot(plot)}", highlight=False)
+    _show(found, found.notes, plot)
 
 
 def price(
@@ -91,10 +89,7 @@ def price(
     Example: fedtaper price examples/case1.toml --plot price.png
     """
     found = find_price(read_toml(file), method=method, seeds=range(seeds))  # type: ignore[arg-type]
-    head, *rows = found.rows()
-    table(found.title, head, rows)
-    if plot is not None:
-        console.print(f"Drawn: {found.plot(plot)}", highlight=False)
+    _show(found, (), plot)
 
 
 def contributions(
@@ -109,9 +104,16 @@ def contributions(
     """
     given = read_toml(source) if source.is_file() else load(source)
     found = find_contributions(given, method=method, permutations=permutations)  # type: ignore[arg-type]
+    _show(found, found.notes, plot)
+
+
+def _show(
+    found: Contributions | Intervals | Price, notes: Iterable[str], plot: Path | None
+) -> None:
+    """A table, what is to be said about it, and its picture where one is wanted."""
     head, *rows = found.rows()
     table(found.title, head, rows)
-    for note in found.notes:
+    for note in notes:
         console.print(note, highlight=False, soft_wrap=True)
     if plot is not None:
         console.print(f"Drawn: {found.plot(plot)}", highlight=False)

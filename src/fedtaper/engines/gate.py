@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -21,7 +21,10 @@ PREFERRED = {  # by kind of problem, the quickest first
 }
 DEVICES = ("cpu", "cuda")
 PRECISIONS = ("bf16", "float32")
-ROWS = {  # the option table: a row of words per capability
+UNKNOWN = "?"
+ROWS: dict[
+    str, Callable[[Capabilities], bool]
+] = {  # the option table: a row of words per capability
     "regression": lambda c: "linear" in c.problems,
     "any problem with gradients": lambda c: "gradient" in c.problems,
     "networks": lambda c: "network" in c.problems,
@@ -77,31 +80,37 @@ def validate(experiment: Experiment, engine: Engine, options: Options) -> Engine
 
 
 def table() -> list[list[str]]:
-    """Option x engine: the table that ``fedtaper engines`` prints and the docs show."""
-    found: dict[str, Capabilities | str] = {}
+    """Option x engine: the table that ``fedtaper engines`` prints and docs/design.md shows."""
+    found: dict[str, Capabilities | None] = {}
     for name in registry.names():
         try:
             found[name] = registry.get(name).capabilities
-        except FedtaperError as missing:
-            found[name] = str(missing).rpartition(": ")[2]
+        except FedtaperError:  # it is not installed: what it could do is not known here
+            found[name] = None
     rows = [["", *found]]
     for words, can in ROWS.items():
-        rows.append([words, *(_mark(c, can) for c in found.values())])
-    rows.append(["precisions", *(_words(c, "precisions") for c in found.values())])
-    rows.append(["devices", *(_words(c, "devices") for c in found.values())])
+        rows.append([words, *(UNKNOWN if c is None else _mark(can(c)) for c in found.values())])
+    for what in ("precisions", "devices"):
+        rows.append([what, *(UNKNOWN if c is None else _words(c, what) for c in found.values())])
     return rows
 
 
-def _mark(capabilities: Capabilities | str, can: object) -> str:
-    if isinstance(capabilities, str):
-        return "not installed"
-    assert callable(can)
-    return "yes" if can(capabilities) else "-"
+def not_ready() -> dict[str, str]:
+    """The engines that cannot run on this machine, each with the reason."""
+    found = {}
+    for name in registry.names():
+        try:
+            registry.get(name).check()
+        except FedtaperError as reason:
+            found[name] = str(reason)
+    return found
 
 
-def _words(capabilities: Capabilities | str, field: str) -> str:
-    if isinstance(capabilities, str):
-        return capabilities
+def _mark(can: bool) -> str:
+    return "yes" if can else "-"
+
+
+def _words(capabilities: Capabilities, field: str) -> str:
     words = capabilities.devices if field == "devices" else capabilities.precisions
     return ", ".join(words) or "-"
 

@@ -47,6 +47,20 @@ class Outcome:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
+def outcome_of(
+    checks: Iterable[Check],
+    summary: str,
+    nearest: tuple[str, str],
+    figures: tuple[str, ...],
+    settings: dict[str, Any],
+) -> Outcome:
+    """Reproduced when every check passed; ``nearest`` is the setting then, and otherwise."""
+    made = tuple(checks)
+    passed = all(check.passed for check in made)
+    verdict: Verdict = "reproduced" if passed else "not-with-these-settings"
+    return Outcome(verdict, summary, made, nearest[0] if passed else nearest[1], figures, settings)
+
+
 @dataclass(frozen=True)
 class Claim:
     """One row of the ledger."""

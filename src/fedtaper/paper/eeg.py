@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedtaper.core.schedules import Constant, Power, Schedule
 from fedtaper.experiment import Experiment
-from fedtaper.paper.claim import Check, Claim, Outcome, Study
+from fedtaper.paper.claim import Check, Claim, Outcome, Study, outcome_of
 from fedtaper.problems.data.eeg import FILE
 from fedtaper.problems.data.sources import folder_of
 from fedtaper.problems.eeg import SeizureDetection
@@ -122,14 +122,13 @@ def judge_e1(study: Study) -> Outcome:
         + "; ".join(f"{k} {v:.2f} ({a:.2f} to {b:.2f})" for k, (v, a, b) in areas.items())
         + "."
     )
-    passed = all(check.passed for check in checks)
-    return Outcome(
-        "reproduced" if passed else "not-with-these-settings",
+    return outcome_of(
+        checks,
         summary,
-        tuple(checks),
-        "this one"
-        if passed
-        else "recordings in which the same infants have windows of both kinds, and more infants",
+        (
+            "this one",
+            "recordings in which the same infants have windows of both kinds, and more infants",
+        ),
         ("e1-auc.png", "e1-change.png"),
         {"data": data, "folds": FOLDS, "seeds": seeds, "rounds": ROUNDS},
     )

@@ -19,7 +19,7 @@ from fedtaper.core.errors import FedtaperWarning
 from fedtaper.core.protocols import as_quadratic
 from fedtaper.core.schedules import Power
 from fedtaper.experiment import Experiment
-from fedtaper.paper.claim import Check, Claim, Outcome, Study
+from fedtaper.paper.claim import Check, Claim, Outcome, Study, outcome_of
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.problems.streams import RegressionStream
 from fedtaper.results import Run
@@ -195,12 +195,10 @@ def _outcome(
     figures: tuple[str, ...],
     nearest: str = "see the checks that did not pass",
 ) -> Outcome:
-    passed = all(check.passed for check in checks)
-    return Outcome(
-        "reproduced" if passed else "not-with-these-settings",
+    return outcome_of(
+        checks,
         summary,
-        tuple(checks),
-        "this one" if passed else nearest,
+        ("this one", nearest),
         figures,
         {"seeds": study.seeds, "clients": CLIENTS, "steps": STEPS.formula},
     )

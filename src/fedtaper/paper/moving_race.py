@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedtaper.core.schedules import Power
 from fedtaper.experiment import Experiment
-from fedtaper.paper.claim import Check, Claim, Outcome, Study
+from fedtaper.paper.claim import Check, Claim, Outcome, Study, outcome_of
 from fedtaper.paper.moving import CLIENTS, LOCAL_STEPS, problem, quiet
 from fedtaper.problems.data.splits import DominantClass
 from fedtaper.problems.images import ImageClassification
@@ -88,7 +88,6 @@ def judge_x3(study: Study) -> Outcome:
         _quicker("digits", f"test accuracy {ACCURACY:g}", accuracies),
         _elsewhere(times[ERRORS[-1]]),
     ]
-    passed = all(check.passed for check in checks)
     summary = (
         "One client of ten takes ten times as long. Evened out, the server that waits for nobody "
         f"is at an error of {ERRORS[0]:g} {checks[0].value:.1f} times as early, at {ERRORS[1]:g} "
@@ -96,13 +95,13 @@ def judge_x3(study: Study) -> Outcome:
         f"{checks[2].value:.1f} times as early in simulated time as the one that waits. Left as it "
         "is, it goes to another equilibrium, in which the slow client counts a tenth."
     )
-    return Outcome(
-        "reproduced" if passed else "not-with-these-settings",
+    return outcome_of(
+        checks,
         summary,
-        tuple(checks),
-        "this one"
-        if passed
-        else "a smaller error, 0.2: by then the slow client's larger steps have tapered",
+        (
+            "this one",
+            "a smaller error, 0.2: by then the slow client's larger steps have tapered",
+        ),
         ("x3-race.png",),
         {"seeds": study.seeds, "clients": CLIENTS, "buffer": SERVER.buffer},
     )

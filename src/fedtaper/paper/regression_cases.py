@@ -6,7 +6,7 @@ What counts as near and as settled is the same for all claims about regression.
 from __future__ import annotations
 
 from fedtaper.core.schedules import Power, Schedule
-from fedtaper.paper.claim import Check, Outcome, Study, Verdict
+from fedtaper.paper.claim import Check, Outcome, Study, outcome_of
 from fedtaper.paper.ensemble import (
     LOCAL_STEPS,
     PAPER_STEP,
@@ -72,8 +72,7 @@ def outcome(
     study: Study, checks: tuple[Check, ...], summary: str, nearest: str, names: tuple[str, ...]
 ) -> Outcome:
     """Reproduced when every check passed."""
-    verdict: Verdict = "reproduced" if all(c.passed for c in checks) else "not-with-these-settings"
-    return Outcome(verdict, summary, checks, nearest, names, settings(study))
+    return outcome_of(checks, summary, (nearest, nearest), names, settings(study))
 
 
 def settings(study: Study) -> dict[str, int]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedtaper.core.errors import FedtaperWarning
 from fedtaper.core.schedules import Constant, Power, Schedule
 from fedtaper.experiment import Experiment
-from fedtaper.paper.claim import Check, Claim, Outcome, Study
+from fedtaper.paper.claim import Check, Claim, Outcome, Study, outcome_of
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.results import Run
 from fedtaper.rules.presets import PRESETS
@@ -237,12 +237,10 @@ def _probability(name: str, found: ProbabilityOne, expected: int) -> Check:
 def _outcome(
     study: Study, checks: list[Check], summary: str, figures: tuple[str, ...], more: str = ""
 ) -> Outcome:
-    passed = all(check.passed for check in checks)
-    return Outcome(
-        "reproduced" if passed else "not-with-these-settings",
+    return outcome_of(
+        checks,
         summary,
-        tuple(checks),
-        f"the paper's own setting{more}" if passed else "see the checks that did not pass",
+        (f"the paper's own setting{more}", "see the checks that did not pass"),
         figures,
         {"problems": 1, "seeds": study.seeds, "rounds": ROUNDS, "window": WINDOW},
     )

@@ -18,13 +18,12 @@ from fedtaper.core.errors import FedtaperError, OwnCodeError, own_code
 from fedtaper.core.protocols import ProblemKind, Unit
 from fedtaper.problems.network import (
     Minibatches,
+    Network,
     evaluating,
     every_sample,
     first_model,
     minibatches,
     need_torch,
-    reference_gradient,
-    scores_along,
     size_of,
     statistics_of,
     trial,
@@ -43,7 +42,7 @@ _READERS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
-class Custom:
+class Custom(Network):
     """Any torch loss on any data.
 
     Args:
@@ -243,14 +242,6 @@ class Custom:
                 "evaluate",
                 f"evaluate must return a dictionary of names and numbers, not {found!r:.80}",
             ) from None
-
-    def gradient(self, client: int, w: Array, batch: Minibatches) -> Array:
-        """The mini-batch gradient at w, in double precision: the reference's."""
-        return reference_gradient(self, client, w, batch)
-
-    def metrics(self, w: Array, p_n: Array, p: Array) -> dict[str, Array]:
-        """What the reference engine tracks along trajectories."""
-        return scores_along(self, w)
 
     @cached_property
     def stackable(self) -> bool:

@@ -16,13 +16,13 @@ from fedtaper.core.protocols import ProblemKind, Unit
 from fedtaper.problems.data.eeg import EegWindows, compressed, features, load_eeg, stand_in
 from fedtaper.problems.network import (
     Minibatches,
+    Network,
     bind,
+    cross_entropy_and_accuracy,
     first_model,
     minibatches,
     need_torch,
     parameters_of,
-    reference_gradient,
-    scores_along,
 )
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _MODELS = ("cnn", "features")
 
 
 @dataclass(frozen=True)
-class SeizureDetection:
+class SeizureDetection(Network):
     """Hospitals of unlike size and seizure share train one detector.
 
     A client is a hospital and holds all windows of its infants. One of ``folds`` parts of the
@@ -227,18 +227,7 @@ class SeizureDetection:
 
     def batch_loss(self, module: Any, x: Any, y: Any) -> tuple[Any, Any]:
         """Mean cross-entropy, and the share of windows that are classified correctly."""
-        from torch.nn.functional import cross_entropy
-
-        answers = module(x)
-        return cross_entropy(answers, y), (answers.detach().argmax(1) == y).float().mean()
-
-    def gradient(self, client: int, w: Array, batch: Minibatches) -> Array:
-        """The mini-batch gradient at w, in double precision."""
-        return reference_gradient(self, client, w, batch)
-
-    def metrics(self, w: Array, p_n: Array, p: Array) -> dict[str, Array]:
-        """The scores along trajectories."""
-        return scores_along(self, w)
+        return cross_entropy_and_accuracy(module, x, y)
 
     @cached_property
     def _test_places(self) -> NDArray[np.int64]:

@@ -18,14 +18,14 @@ from fedtaper.problems.data.drift import LabelDrift
 from fedtaper.problems.data.splits import Split
 from fedtaper.problems.network import (
     Minibatches,
+    Network,
     augmented,
+    cross_entropy_and_accuracy,
     evaluating,
     every_sample,
     first_model,
     minibatches,
     need_torch,
-    reference_gradient,
-    scores_along,
     size_of,
     trial,
 )
@@ -38,7 +38,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class ImageClassification:
+class ImageClassification(Network):
     """L clients who hold images of a data set and train one network by cross-entropy.
 
     Args:
@@ -204,18 +204,7 @@ class ImageClassification:
 
     def batch_loss(self, module: Any, x: Any, y: Any) -> tuple[Any, Any]:
         """Mean cross-entropy, and the share of right answers."""
-        from torch.nn.functional import cross_entropy
-
-        answers = module(x)
-        return cross_entropy(answers, y), (answers.detach().argmax(1) == y).float().mean()
-
-    def gradient(self, client: int, w: Array, batch: Minibatches) -> Array:
-        """The mini-batch gradient at w, in double precision: the reference's."""
-        return reference_gradient(self, client, w, batch)
-
-    def metrics(self, w: Array, p_n: Array, p: Array) -> dict[str, Array]:
-        """What the reference engine tracks along trajectories."""
-        return scores_along(self, w)
+        return cross_entropy_and_accuracy(module, x, y)
 
     @cached_property
     def stackable(self) -> bool:

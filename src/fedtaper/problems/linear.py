@@ -15,13 +15,14 @@ from fedtaper.core import draws
 from fedtaper.core.checks import as_numbers, check_clients, check_memory, check_whole, per_client
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import ProblemKind, Unit
+from fedtaper.problems.quadratic import Quadratic, checked_influences, solved
 
 Array = NDArray[np.float64]
 _DATA, _FIRST_MODEL = 1, 2  # places of the draws
 
 
 @dataclass(frozen=True)
-class LinearRegression:
+class LinearRegression(Quadratic):
     r"""L clients, each with y = x'w_i + noise; the loss is half the mean squared residual.
 
     .. math:: h^{(i)}(w) = b_i - A_i w,\quad A_i = X_i'X_i/n_i,\quad b_i = X_i'y_i/n_i
@@ -224,45 +225,8 @@ class LinearRegression:
         flat = w.reshape(-1, self.dim) @ a.transpose(2, 0, 1).reshape(self.dim, -1)
         return b - flat.reshape(*w.shape[:-1], self.num_clients, self.dim)
 
-    def losses(self, w: Array) -> Array:
-        """Each client's loss on all its samples: shape (..., L)."""
-        _, b, yy = self.moments
-        w = np.asarray(w)
-        field = self.mean_field(w)  # b - A w, so w'Aw - 2 b'w = -w'(b + field)
-        return 0.5 * (yy - np.einsum("...d,...ld->...l", w, b + field))
-
-    def metrics(self, w: Array, p_n: Array, p: Array) -> dict[str, Array]:
-        """What is tracked along trajectories w (seeds, rounds, d), influences p_n (rounds, L)."""
-        a, b, yy = self.moments
-        if (p_n == p_n[0]).all():  # equal schedules: one equilibrium serves every round
-            p_n = p_n[:1]
-        pull = np.tensordot(p_n, b, axes=1) - np.einsum(
-            "rij,srj->sri", np.tensordot(p_n, a, axes=1), w
-        )
-        mean_pull = 2 * b.mean(axis=0) - w @ a.mean(axis=0)
-        return {
-            "error": np.linalg.norm(w - self.equilibrium(p_n), axis=-1),
-            "error_limit": np.linalg.norm(w - self.equilibrium(p), axis=-1),
-            "gradient_norm": np.linalg.norm(pull, axis=-1),
-            "train_loss": 0.5 * (yy.mean() - np.einsum("srd,srd->sr", w, mean_pull)),
-        }
-
     def equilibrium(self, p: ArrayLike) -> Array:
         """Where sum p_i h_i(w) = 0 (REG8): shape (..., d) for influences of shape (..., L)."""
-        p = np.asarray(as_numbers("p", p))
-        if p.shape[-1:] != (self.num_clients,):
-            raise FedtaperError(
-                f"p has {p.shape[-1] if p.ndim else 1} values for {self.num_clients} clients"
-            )
-        if not (np.all(p >= 0) and np.all(np.isfinite(p)) and np.all(p.sum(axis=-1) > 0)):
-            raise FedtaperError("influences must be finite, at least 0, and not all 0")
+        p = checked_influences(p, self.num_clients)
         a, b, _ = self.moments
-        left = np.tensordot(p, a, axes=(-1, 0))
-        right = np.tensordot(p, b, axes=(-1, 0))
-        try:
-            return np.linalg.solve(left, right[..., None])[..., 0]
-        except np.linalg.LinAlgError:
-            raise FedtaperError(
-                "the clients that count have too few independent samples for one equilibrium: "
-                "give them more samples, or influence to more clients"
-            ) from None
+        return solved(np.tensordot(p, a, axes=(-1, 0)), np.tensordot(p, b, axes=(-1, 0)))

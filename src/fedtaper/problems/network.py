@@ -287,3 +287,23 @@ def _said(trouble: Exception, client: int, taken: tuple[Any, ...]) -> str:
         f"loss(model, *batch) failed on client {client}'s first samples "
         f"({type(trouble).__name__}: {trouble}); the batch is {', '.join(shapes)}"
     )
+
+
+class Network:
+    """What problems with a torch module share: the reference engine's view of them."""
+
+    def gradient(self, client: int, w: Array, batch: Minibatches) -> Array:
+        """The mini-batch gradient at w, in double precision: the reference's."""
+        return reference_gradient(self, client, w, batch)
+
+    def metrics(self, w: Array, p_n: Array, p: Array) -> dict[str, Array]:
+        """The scores along trajectories: what the reference engine tracks."""
+        return scores_along(self, w)
+
+
+def cross_entropy_and_accuracy(module: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """Mean cross-entropy of a batch, and the share of correct answers."""
+    from torch.nn.functional import cross_entropy
+
+    answers = module(x)
+    return cross_entropy(answers, y), (answers.detach().argmax(1) == y).float().mean()

@@ -7,6 +7,7 @@ from abc import abstractmethod
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedtaper.core.checks import as_numbers
 from fedtaper.core.errors import FedtaperError
 
 Array = NDArray[np.float64]
@@ -18,14 +19,26 @@ def equilibrium(moments: Moments, p: ArrayLike) -> Array:
 
     The moments are A (L, d, d), b (L, d) and c (L,), or have leading axes as p has.
     """
-    p = np.asarray(p, dtype=np.float64)
     a, b, _ = moments
-    if p.shape[-1:] != (a.shape[-3],):
-        count = p.shape[-1] if p.ndim else 1
-        raise FedtaperError(f"p has {count} values for {a.shape[-3]} clients")
-    if not (np.all(p >= 0) and np.all(np.isfinite(p)) and np.all(p.sum(axis=-1) > 0)):
+    p = checked_influences(p, a.shape[-3])
+    return solved(np.einsum("...l,...lij->...ij", p, a), np.einsum("...l,...lj->...j", p, b))
+
+
+def checked_influences(p: ArrayLike, count: int) -> Array:
+    """Influences as numbers, one per client, at least 0 and not all 0."""
+    found = np.asarray(as_numbers("p", p))
+    if found.shape[-1:] != (count,):
+        raise FedtaperError(
+            f"p has {found.shape[-1] if found.ndim else 1} values for {count} clients"
+        )
+    finite = np.all(found >= 0) and np.all(np.isfinite(found))
+    if not (finite and np.all(found.sum(axis=-1) > 0)):
         raise FedtaperError("influences must be finite, at least 0, and not all 0")
-    left, right = np.einsum("...l,...lij->...ij", p, a), np.einsum("...l,...lj->...j", p, b)
+    return found
+
+
+def solved(left: Array, right: Array) -> Array:
+    """The solution of left w = right, or a refusal where there are several."""
     try:
         return np.asarray(np.linalg.solve(left, right[..., None])[..., 0])
     except np.linalg.LinAlgError:
