@@ -8,6 +8,7 @@ import numpy as np
 
 from fedtaper.core.protocols import as_quadratic
 from fedtaper.core.schedules import Constant, Schedule
+from fedtaper.experiment import Experiment
 from fedtaper.paper.claim import Study
 from fedtaper.paper.ensemble import (
     PAPER_STEP,
@@ -80,7 +81,7 @@ def case(study: Study, setting: Setting, name: str, title: str) -> str:
     return name
 
 
-def _window(e: Any, w: Any, now: Any, limit: Any) -> tuple[float, float]:
+def _window(e: Experiment, w: Any, now: Any, limit: Any) -> tuple[float, float]:
     """Room for the optima and for the trajectory after its first climb."""
     seen = np.concatenate(
         [w[:, w.shape[1] // 3 :].ravel(), *as_quadratic(e.problem).equilibrium([now, limit])]

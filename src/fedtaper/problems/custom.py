@@ -34,6 +34,7 @@ from fedtaper.problems.samples import InMemory, Samples, converted, samples_of
 if TYPE_CHECKING:
     import torch
 
+    from fedtaper.experiment import Experiment
     from fedtaper.problems.readers import ReadAhead
 
 Array = NDArray[np.float64]
@@ -170,7 +171,9 @@ class Custom(Network):
         """The shared model before round 1."""
         return first_model(self._made, seed, 1)
 
-    def batches(self, e: Any, seed: int, client: int, round_: int) -> Minibatches | ReadAhead:
+    def batches(
+        self, e: Experiment, seed: int, client: int, round_: int
+    ) -> Minibatches | ReadAhead:
         """One client's mini-batches in one round."""
         order = None if self.sampler is None else lambda key: self._pass(client, key)
         found = minibatches(e, seed, client, round_, augment=False, order=order)

@@ -28,6 +28,8 @@ from fedtaper.problems.network import (
 if TYPE_CHECKING:
     import torch
 
+    from fedtaper.experiment import Experiment
+
 Array = NDArray[np.float64]
 _HOSPITALS, _FOLDS = 10, 11  # places of the draws
 _MODELS = ("cnn", "features")
@@ -201,7 +203,7 @@ class SeizureDetection(Network):
         """The shared model before round 1."""
         return first_model(self.module, seed, 1)
 
-    def batches(self, e: Any, seed: int, client: int, round_: int) -> Minibatches:
+    def batches(self, e: Experiment, seed: int, client: int, round_: int) -> Minibatches:
         """One hospital's mini-batches in one round."""
         return minibatches(e, seed, client, round_, augment=False)
 

@@ -34,6 +34,8 @@ from fedtaper.problems.randomness import seeded
 if TYPE_CHECKING:
     import torch
 
+    from fedtaper.experiment import Experiment
+
 Array = NDArray[np.float64]
 
 
@@ -171,7 +173,7 @@ class ImageClassification(Network):
         """The shared model before round 1."""
         return first_model(self._made, seed, 1 if self.start == "one" else self.num_clients)
 
-    def batches(self, e: Any, seed: int, client: int, round_: int) -> Minibatches:
+    def batches(self, e: Experiment, seed: int, client: int, round_: int) -> Minibatches:
         """One client's mini-batches and augmentations in one round."""
         order = None
         if self.drift is not None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +16,9 @@ from fedtaper.core.checks import as_numbers, check_clients, check_memory, check_
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import ProblemKind, Unit
 from fedtaper.problems.quadratic import Quadratic, checked_influences, solved
+
+if TYPE_CHECKING:
+    from fedtaper.experiment import Experiment
 
 Array = NDArray[np.float64]
 _DATA, _FIRST_MODEL = 1, 2  # places of the draws
@@ -201,7 +204,9 @@ class LinearRegression(Quadratic):
         rng = draws.generator(seed, _FIRST_MODEL)
         return (self.init_spread * rng.normal(size=(self.num_clients, self.dim))).mean(axis=0)
 
-    def batches(self, e: Any, seed: int, client: int, round_: int) -> Iterator[NDArray[np.int64]]:
+    def batches(
+        self, e: Experiment, seed: int, client: int, round_: int
+    ) -> Iterator[NDArray[np.int64]]:
         """One client's mini-batches in one round: drawn uniformly, with replacement."""
         size = int(self.sizes[client])
         for step in range(e.steps[client]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +22,9 @@ from fedtaper.problems.streams import (
     population_moments,
     stream_batches,
 )
+
+if TYPE_CHECKING:
+    from fedtaper.experiment import Experiment
 
 Array = NDArray[np.float64]
 _DIRECTIONS = 1  # place of the draws
@@ -130,7 +133,7 @@ class MovingRegression:
         """The shared model before round 1."""
         return self.stream.initial(seed)
 
-    def batches(self, e: Any, seed: int, client: int, round_: int) -> Iterator[Batch]:
+    def batches(self, e: Experiment, seed: int, client: int, round_: int) -> Iterator[Batch]:
         """The next samples of the client's stream, (x, y) for each local update."""
         w = self.targets(round_, round_ + 1)[0, client]
         return stream_batches(self.stream, w, e, seed, client, round_)

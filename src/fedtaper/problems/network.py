@@ -17,6 +17,8 @@ from fedtaper.problems.randomness import seed_step, seeded
 if TYPE_CHECKING:
     import torch
 
+    from fedtaper.experiment import Experiment
+
 Array = NDArray[np.float64]
 ANGLE = np.deg2rad(10.0)  # the largest rotation of an augmented image
 
@@ -72,7 +74,7 @@ Order = Callable[[int], NDArray[np.int64]]  # a sampler: the samples of one pass
 
 
 def minibatches(
-    e: Any, seed: int, client: int, round_: int, augment: bool, order: Order | None = None
+    e: Experiment, seed: int, client: int, round_: int, augment: bool, order: Order | None = None
 ) -> Minibatches:
     """Counted by (seed, client, round): the same on every engine, and on a resume.
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import ProblemKind, Unit
 from fedtaper.problems.gauss_markov import block_length, gauss_markov
 from fedtaper.problems.quadratic import Moments, Quadratic
+
+if TYPE_CHECKING:
+    from fedtaper.experiment import Experiment
 
 Array = NDArray[np.float64]
 Batch = tuple[Array, Array]
@@ -168,7 +171,7 @@ class RegressionStream(Quadratic):
         begin = start - blocks[0] * length
         return np.concatenate(made)[begin : begin + count]
 
-    def batches(self, e: Any, seed: int, client: int, round_: int) -> Iterator[Batch]:
+    def batches(self, e: Experiment, seed: int, client: int, round_: int) -> Iterator[Batch]:
         """The next samples of the client's stream, (x, y) for each local update."""
         return stream_batches(self, self.client_w[client], e, seed, client, round_)
 
@@ -203,7 +206,7 @@ def observed(stream: RegressionStream, client: int, z: Array, w: Array) -> Batch
 
 
 def stream_batches(
-    stream: RegressionStream, w: Array, e: Any, seed: int, client: int, round_: int
+    stream: RegressionStream, w: Array, e: Experiment, seed: int, client: int, round_: int
 ) -> Iterator[Batch]:
     """One client's mini-batches in one round, with true parameters w."""
     steps, size = int(e.steps[client]), e.batch_size

@@ -9,7 +9,7 @@ scale, so that every engine needs one small function, :func:`sent`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from fedtaper.core.checks import check_number, check_whole
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.scaled import Scaled
 from fedtaper.core.schedules import Constant, Power, Schedule
+
+if TYPE_CHECKING:
+    from fedtaper.experiment import Experiment
 
 Array = NDArray[np.float64]
 SCALED, NOISE, COPY, MATCHED_COPY = range(4)  # kinds of what is sent
@@ -167,7 +170,7 @@ def needs_last(clients: tuple[tuple[int, Behaviour], ...]) -> bool:
     return any(kind in (COPY, MATCHED_COPY) for _, kind, _ in plans)
 
 
-def tables(experiment: Any, first: int, last: int) -> tuple[NDArray[np.int64], Array]:
+def tables(experiment: Experiment, first: int, last: int) -> tuple[NDArray[np.int64], Array]:
     """Kind and scale of what each client sends in rounds first to last - 1, each (rounds, L)."""
     kind = np.full((last - first, experiment.num_clients), SCALED, dtype=np.int64)
     scale = np.ones(kind.shape)
@@ -179,7 +182,7 @@ def tables(experiment: Any, first: int, last: int) -> tuple[NDArray[np.int64], A
     return kind, scale
 
 
-def actual_step_sizes(experiment: Any, first: int, last: int) -> Array:
+def actual_step_sizes(experiment: Experiment, first: int, last: int) -> Array:
     """The step sizes that are really used in those rounds, (rounds, updates, L)."""
     a = experiment.step_sizes(first, last)
     tapering = (OtherSchedule, Recognises)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from inspect import getattr_static
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.influence import checked_schedules
@@ -12,19 +12,22 @@ from fedtaper.core.protocols import ProblemKind
 from fedtaper.core.schedules import Schedule
 from fedtaper.rules.behaviours import Behaviour, checked
 
+if TYPE_CHECKING:
+    from fedtaper.experiment import Experiment
+
 KINDS = get_args(ProblemKind)
 
 
 class PerClient:
     """The field ``schedules``: takes one schedule or one per client, gives one per client."""
 
-    def __get__(self, experiment: Any, owner: Any = None) -> tuple[Schedule, ...]:
+    def __get__(self, experiment: Experiment | None, owner: Any = None) -> tuple[Schedule, ...]:
         if experiment is None:
             raise AttributeError("schedules")  # so that the field has no default
         found: tuple[Schedule, ...] = experiment.__dict__["schedules"]
         return found
 
-    def __set__(self, experiment: Any, value: Sequence[Schedule] | Schedule) -> None:
+    def __set__(self, experiment: Experiment, value: Sequence[Schedule] | Schedule) -> None:
         _check_problem(experiment.problem)
         given = tuple(checked_schedules(value))
         alone = isinstance(value, Schedule)
@@ -34,7 +37,9 @@ class PerClient:
 class ByClient:
     """The field ``behaviours``: takes a mapping or pairs, gives sorted pairs."""
 
-    def __get__(self, experiment: Any, owner: Any = None) -> tuple[tuple[int, Behaviour], ...]:
+    def __get__(
+        self, experiment: Experiment | None, owner: Any = None
+    ) -> tuple[tuple[int, Behaviour], ...]:
         if experiment is None:
             return ()  # the default
         found: tuple[tuple[int, Behaviour], ...] = experiment.__dict__["behaviours"]
@@ -42,7 +47,7 @@ class ByClient:
 
     def __set__(
         self,
-        experiment: Any,
+        experiment: Experiment,
         value: Mapping[int, Behaviour] | tuple[tuple[int, Behaviour], ...],
     ) -> None:
         experiment.__dict__["behaviours"] = checked(value, experiment.num_clients)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from fedtaper.core.checks import as_numbers, check_number, check_whole
 from fedtaper.core.errors import FedtaperError, quietly
 from fedtaper.core.scaled import Scaled
 from fedtaper.rules.goals import Goal, goal_of
+
+if TYPE_CHECKING:
+    from fedtaper.experiment import Experiment
 
 Array = NDArray[np.float64]
 TAPER = 0.9  # move k has the size rate / k^TAPER
@@ -62,7 +65,7 @@ class Steering:
             )
         goal_of(self.goal, np.ones(1), self.q, self.t, None)
 
-    def check(self, e: Any) -> None:
+    def check(self, e: Experiment) -> None:
         """Refuse an experiment whose influences scales do not move."""
         if e.server.erases_influence:
             raise FedtaperError(f"{e.server!r} undoes the step sizes: there is nothing to steer")
@@ -132,7 +135,7 @@ class Looks:
         return "\n".join(lines) + "\n"
 
 
-def as_asked(e: Any) -> Any:
+def as_asked(e: Experiment) -> Experiment:
     """A steered experiment as it was before any move; any other as it is."""
     if e.steering is None or not any(isinstance(s, Scaled) for s in e.schedules):
         return e
@@ -141,7 +144,7 @@ def as_asked(e: Any) -> Any:
         return replace(e, schedules=tuple(plain))
 
 
-def with_factors(e: Any, after: Sequence[int], factors: Sequence[Array]) -> Any:
+def with_factors(e: Experiment, after: Sequence[int], factors: Sequence[Array]) -> Experiment:
     """The experiment with a factor for every client from each of these rounds on.
 
     ``after`` counts the rounds made before, the first is 0.
@@ -156,7 +159,7 @@ def with_factors(e: Any, after: Sequence[int], factors: Sequence[Array]) -> Any:
         return replace(e, schedules=tuple(made))
 
 
-def scales(e: Any, n: Array) -> Array:
+def scales(e: Experiment, n: Array) -> Array:
     """What every client's scale was multiplied by at clock values n, (len(n), L)."""
     found = [s.factor(n) if isinstance(s, Scaled) else np.ones(len(n)) for s in e.schedules]
     return np.stack(found, axis=-1)

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from fedtaper.core.checks import check_type
-from fedtaper.core.errors import StabilityWarning, warn
-from fedtaper.core.protocols import is_quadratic
+from fedtaper.core.errors import FedtaperError, StabilityWarning, warn
+from fedtaper.core.protocols import as_quadratic, as_stream, is_quadratic
 from fedtaper.core.schedules import Constant
 from fedtaper.experiment import Experiment
+from fedtaper.rules.delays import as_delays
 
 MEASURABLE = 200_000  # parameters up to which a curvature is measured unasked
 LOOK = 300  # rounds looked at: the climb of a tapering step is over well before
@@ -80,13 +81,19 @@ class Stability:
         )
 
 
-def stability(experiment: Any) -> Stability:
+def stability(experiment: Experiment) -> Stability:
     """Compare first steps with curvatures, and follow the expected motion where it matters."""
     check_type("stability", experiment, Experiment)
-    return stability_at(experiment, experiment.problem.curvature)
+    found = curvatures(experiment)
+    if found is None:
+        raise FedtaperError(
+            f"{type(experiment.problem).__name__} has no curvatures to compare the steps with: it "
+            f"is a recorded run, or has more than {MEASURABLE:,} parameters"
+        )
+    return stability_at(experiment, found)
 
 
-def curvatures(experiment: Any) -> Any:
+def curvatures(experiment: Experiment) -> Any:
     """Each client's largest curvature: in closed form, or by power iteration at the first model.
 
     None for models too large for that to be quick.
@@ -94,6 +101,8 @@ def curvatures(experiment: Any) -> Any:
     problem = experiment.problem
     if is_quadratic(problem):
         return problem.curvature
+    if problem.kind == "moving":
+        return as_stream(problem).curvature
     if problem.kind == "recorded" or problem.dim > MEASURABLE:
         return None
     w = problem.initial(experiment.seed)
@@ -124,7 +133,7 @@ def largest_curvature(gradient: Any, w: Any, iterations: int = 20) -> float:
     return round(value, 12)
 
 
-def stability_at(experiment: Any, curvature: Any) -> Stability:
+def stability_at(experiment: Experiment, curvature: Any) -> Stability:
     """:func:`stability` for curvatures that are known from elsewhere."""
     first = np.max(experiment.step_sizes(0, 1)[0], axis=0)
     curvature = curvature + experiment.local.added_curvature
@@ -150,7 +159,7 @@ def stability_at(experiment: Any, curvature: Any) -> Stability:
     )
 
 
-def _expected_growth(e: Any) -> tuple[float, int, float]:
+def _expected_growth(e: Experiment) -> tuple[float, int, float]:
     """Norm of the product of the expected round maps, in powers of ten; last round's growth.
 
     In expectation a client's update maps its distance by I - a A_i (a linear map: exact for
@@ -160,8 +169,8 @@ def _expected_growth(e: Any) -> tuple[float, int, float]:
         return _growth(e)
 
 
-def _growth(e: Any) -> tuple[float, int, float]:
-    matrices, _, _ = e.problem.moments
+def _growth(e: Experiment) -> tuple[float, int, float]:
+    matrices, _, _ = as_quadratic(e.problem).moments
     identity = np.eye(e.problem.dim)
     mu = e.local.added_curvature
     a = e.step_sizes(0, min(e.rounds, LOOK))
@@ -187,7 +196,7 @@ def _growth(e: Any) -> tuple[float, int, float]:
     return peak, peak_round, growth
 
 
-def warn_if_unstable(experiment: Any) -> None:
+def warn_if_unstable(experiment: Experiment) -> None:
     """The warning that comes before a run."""
     if is_quadratic(experiment.problem):
         found = stability(experiment)
@@ -203,15 +212,16 @@ def warn_if_unstable(experiment: Any) -> None:
             )
 
 
-def late_pull(experiment: Any) -> float:
+def late_pull(experiment: Experiment) -> float:
     """How far the shared model's first steps would pull it within the longest delay.
 
     The motion w' = -A w(t - tau) is stable where the largest eigenvalue of A times tau is below
     pi / 2. Asynchronous servers, whose delays are random, are not looked at.
     """
     e = experiment
-    if e.delays is None:
+    delays = as_delays(e.delays, e.num_clients)
+    if delays is None:
         return 0.0
     rate = (e.server_weights(e.step_sums(0, 1)) * e.weighted_counts * e.step_sums(0, 1))[0]
-    a = np.tensordot(rate, e.problem.moments[0], axes=1)
-    return float(np.linalg.eigvalsh(a)[-1] * max(delay.most for delay in e.delays))
+    a = np.tensordot(rate, as_quadratic(e.problem).moments[0], axes=1)
+    return float(np.linalg.eigvalsh(a)[-1] * max(delay.most for delay in delays))

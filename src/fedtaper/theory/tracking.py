@@ -19,7 +19,8 @@ from fedtaper.core.checks import (
     whole_list,
 )
 from fedtaper.core.errors import FedtaperError
-from fedtaper.core.protocols import is_quadratic
+from fedtaper.core.protocols import as_quadratic, is_quadratic
+from fedtaper.experiment import Experiment
 from fedtaper.results import Run
 from fedtaper.theory.ode import KINDS, Kind, LimitOde, limit_ode
 
@@ -258,7 +259,7 @@ def round_weights(ode: LimitOde, rounds: int) -> Array:
     return e.field_weights((np.arange(rounds) + 0.5) * e.period)
 
 
-def flow(experiment: Any, weights: Array) -> tuple[Array, Array]:
+def flow(experiment: Experiment, weights: Array) -> tuple[Array, Array]:
     """A (rounds, d, d) and b (rounds, d) of w' = b - A w, regression's right side."""
-    a, b, _ = experiment.problem.moments
+    a, b, _ = as_quadratic(experiment.problem).moments
     return np.tensordot(weights, a, axes=1), weights @ b

@@ -140,6 +140,11 @@ class StreamProblem(Problem, Protocol):
     """
 
     @property
+    def curvature(self) -> Array:
+        """The largest curvature of each client's population."""
+        ...
+
+    @property
     def rhos(self) -> Array:
         """Each client's correlation from one sample to the next."""
         ...
