@@ -7,7 +7,7 @@ import pytest
 from test_fair import logistic
 
 import fedtaper as ft
-from fedtaper.outcomes.equilibria import equilibrium
+from fedtaper.theory.equilibria import equilibrium
 
 torch = pytest.importorskip("torch")
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 import fedtaper as ft
-from fedtaper.outcomes.equilibria import equilibrium, minimiser, sensitivity
-from fedtaper.outcomes.losses import losses_of
 from fedtaper.rules.goals import GOALS, Proportional, QFair, Tilt
+from fedtaper.theory.equilibria import equilibrium, minimiser, sensitivity
+from fedtaper.theory.losses import losses_of
 
 torch = pytest.importorskip("torch")
 
@@ -298,3 +298,62 @@ def test_command(tmp_path, monkeypatch):
     assert "duality gap" in done.output and (tmp_path / "fair.png").is_file()
     assert ft.read_toml(tmp_path / "fair.toml").batch_size == 9
     assert CliRunner().invoke(app, ["fair", "e.toml", "--goal", "best"]).exit_code == 2
+
+
+def wine(decay, init=None):
+    from sklearn.datasets import load_wine
+
+    x, y = load_wine(return_X_y=True)
+    x = ((x - x.mean(axis=0)) / x.std(axis=0)).astype(np.float32)
+    order = np.random.default_rng(0).permutation(len(y))
+
+    def loss(model, inputs, labels):
+        size = sum((p * p).sum() for p in model.parameters())
+        return torch.nn.functional.cross_entropy(model(inputs), labels) + decay / 2 * size
+
+    data = [(x[part], y[part]) for part in np.array_split(order, 3)]
+    return ft.Custom(loss, init or (lambda: torch.nn.Linear(13, 3)), data)
+
+
+def hidden():
+    return torch.nn.Sequential(torch.nn.Linear(13, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3))
+
+
+def dropping():
+    return torch.nn.Sequential(torch.nn.Dropout(0.3), torch.nn.Linear(13, 3))
+
+
+@pytest.mark.parametrize(
+    ("problem", "says"),
+    [
+        (lambda: wine(0.01, dropping), "draws random numbers"),
+        (lambda: wine(0.01, hidden), "not convex"),
+        (lambda: wine(0.0), "no minimiser.*weight decay"),
+    ],
+    ids=["dropout", "hidden layer", "separable"],
+)
+def test_what_cannot_be_solved_is_refused_by_every_tool(problem, says):
+    made = problem()
+    e = ft.Experiment(made, ft.Power(0.5, 0.76, 50), 10, 2, batch_size=20)
+    for tool in (ft.fair, ft.price, ft.contributions):
+        with pytest.raises(ft.FedtaperError, match=says):
+            tool(made)
+    with pytest.raises(ft.FedtaperError, match=says):
+        ft.intervals(e)
+    with pytest.raises(ft.FedtaperError, match='method="runs"'):
+        ft.price(e)
+
+
+def test_a_strangers_softmax_regression_is_solved():
+    problem = wine(0.01)
+    found = ft.fair(problem, "minmax")
+    assert found.gap < 1e-8 and found.after.max() < found.before.max()
+    prices = ft.price(problem)
+    assert np.all(prices.loss.diagonal() < 0)
+    plan = found.plan(rounds=50, local_steps=2, delta=0.76, c=0.5, offset=None)
+    head, *rows = plan.rows()
+    assert head[-3:] == ["share", "own loss", "mean loss"]
+    np.testing.assert_allclose(
+        [float(row[-2]) for row in rows], plan.prices.loss.diagonal(), rtol=1e-3
+    )
+    assert ft.plan([1, 2, 3], rounds=5, local_steps=2).prices is None  # made-up data

@@ -8,9 +8,9 @@ from scipy.linalg import solve_continuous_lyapunov
 from test_fair import logistic
 
 import fedtaper as ft
-from fedtaper.outcomes.fluctuation import centres, fluctuation
 from fedtaper.outcomes.scaling import CRITICAL, average
 from fedtaper.paper.glm import last_models
+from fedtaper.theory.fluctuation import centres, fluctuation
 
 torch = pytest.importorskip("torch")
 

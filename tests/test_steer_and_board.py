@@ -58,7 +58,7 @@ def test_networks_are_steered_too():
     e = ft.Experiment(problem, ft.Power(2.0, 0.76, 50), 60, 5, batch_size=20)
     found = ft.steer(e, "minmax", every=6)
     equal = ft.run(e, progress=False)
-    from fedtaper.outcomes.losses import losses_of
+    from fedtaper.theory.losses import losses_of
 
     assert found.losses[-1].max() < losses_of(problem).values(equal.w[-1]).max()
 

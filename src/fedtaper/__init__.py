@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fedtaper.outcomes.contributions import Contributions, contributions
     from fedtaper.outcomes.fair import Fair, fair
     from fedtaper.outcomes.intervals import Intervals, intervals
-    from fedtaper.outcomes.price import Price, price
+    from fedtaper.outcomes.price import price
     from fedtaper.outcomes.steer import Steered, steer
     from fedtaper.planning.plan import Fade, Plan, plan
     from fedtaper.problems.custom import Custom
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from fedtaper.theory.forecast import Forecast, forecast
     from fedtaper.theory.noise import NoiseSums, noise_sums
     from fedtaper.theory.ode import LimitOde, limit_ode
+    from fedtaper.theory.prices import Price
     from fedtaper.theory.probability import ProbabilityOne, probability_one
     from fedtaper.theory.stability import Stability, stability
     from fedtaper.theory.tracking import Tracking, tracking_error
@@ -144,7 +145,7 @@ _WHERE = {  # public name: the module that it is imported from when it is first 
     "Plan": "fedtaper.planning.plan",
     "Polynomial": "fedtaper.rules.staleness",
     "Power": "fedtaper.core.schedules",
-    "Price": "fedtaper.outcomes.price",
+    "Price": "fedtaper.theory.prices",
     "ProbabilityOne": "fedtaper.theory.probability",
     "Progress": "fedtaper.simulation.callbacks",
     "Proximal": "fedtaper.rules.local",

@@ -56,11 +56,14 @@ def plan(
         found = make_plan(
             _target(target), rounds, c=c, delta=delta, offset=None if stable else 0.0, **settings
         )
-    head, *rows = found.rows()
+    head, *rows = found.rows(prices=False)
     e = found.experiment
     table(f"Influence at round {e.rounds:,} (n = {e.rounds * e.period:,})", head, rows)
     for text in (*(f"warning: {w}" for w in found.warnings), found.advice):
         console.print(text, highlight=False, soft_wrap=True)
+    if found.prices is not None:
+        head, *rows = found.prices.rows()
+        table(f"\n{found.prices.title}", head, rows)
     if plot is not None:
         console.print(f"Drawn: {found.plot(plot)}", highlight=False)
     if out is not None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
 from fedtaper.cli.terminal import console, table
+from fedtaper.core.errors import FedtaperError
 from fedtaper.storage.config import read_toml
 from fedtaper.theory.assumptions import THEORIES
 from fedtaper.theory.assumptions import check as check_assumptions
@@ -57,11 +58,15 @@ def forecast(
         [n] if n is not None else sorted({end, *(10.0**k for k in (6, 9, 12, 16) if 10**k > end)})
     )
     found = [look_ahead(e, n=one) for one in clock]
+    halves, why = _error_bars(found)
     rows = [
-        [f"{f.n:.4g}", f"{f.round:.4g}", _vector(f), _size(f.distance), _size(f.distance_limit)]
-        for f in found
-    ]
-    table("Model", ["n", "rounds", "w", "to w*(p_n)", "to w*(p)"], rows)
+        [f"{f.n:.4g}", f"{f.round:.4g}", _vector(f.w), half, _size(f.distance),
+         _size(f.distance_limit)]
+        for f, half in zip(found, halves, strict=True)
+    ]  # fmt: skip
+    table("Model", ["n", "rounds", "w", "95 % +-", "to w*(p_n)", "to w*(p)"], rows)
+    if why:
+        console.print(f"No error bars, since {why}.", highlight=False, soft_wrap=True)
     groups = e.groups()
     head = ["clients", *(f"n = {f.n:.3g}" for f in found), "limit"]
     influences = [
@@ -76,9 +81,18 @@ def forecast(
     console.print(f"\n{time.perf_counter() - began:.2f} s", highlight=False)
 
 
-def _vector(f: Forecast) -> str:
-    shown = " ".join(f"{value:.4f}" for value in f.w[:4])
-    return shown + (f" ... ({len(f.w)})" if len(f.w) > 4 else "")
+def _error_bars(found: list[Forecast]) -> tuple[list[str], str]:
+    """Half the width of each model's widest interval, and why there is none where there is none."""
+    try:
+        ends = [f.interval() for f in found]
+    except FedtaperError as trouble:
+        return [""] * len(found), str(trouble)
+    return [f"{float((high - low).max()) / 2:.2g}" for low, high in ends], ""
+
+
+def _vector(w: Any) -> str:
+    shown = " ".join(f"{value:.4f}" for value in w[:4])
+    return shown + (f" ... ({len(w)})" if len(w) > 4 else "")
 
 
 def _size(value: float) -> str:

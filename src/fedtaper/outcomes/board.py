@@ -14,10 +14,10 @@ from fedtaper.core.checks import check_number, check_type
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.tables import html, label, plain
 from fedtaper.outcomes.contributions import Contributions, contributions
-from fedtaper.outcomes.equilibria import shares
 from fedtaper.outcomes.fair import Fair
 from fedtaper.outcomes.intervals import Intervals, intervals
 from fedtaper.results import Run
+from fedtaper.theory.equilibria import shares
 
 Array = NDArray[np.float64]
 Found = TypeVar("Found")

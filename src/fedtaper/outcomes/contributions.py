@@ -22,10 +22,10 @@ from fedtaper.core.checks import as_numbers, check_whole, one_of
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.tables import html, label, plain
 from fedtaper.experiment import Experiment
-from fedtaper.outcomes.equilibria import minimiser, shares
-from fedtaper.outcomes.losses import Losses, QuadraticLosses, losses_of
 from fedtaper.results import Run
 from fedtaper.storage.durable import as_path
+from fedtaper.theory.equilibria import minimiser, shares
+from fedtaper.theory.losses import Losses, QuadraticLosses, losses_of
 
 Array = NDArray[np.float64]
 Masks = NDArray[np.bool_]

@@ -15,15 +15,15 @@ from numpy.typing import ArrayLike, NDArray
 from fedtaper.core.checks import check_number, check_problem
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.tables import html, plain
-from fedtaper.outcomes.convex import Point, solve
-from fedtaper.outcomes.equilibria import minimiser, shares, typical
 from fedtaper.outcomes.feasible import client_names, feasible
 from fedtaper.outcomes.limits import Limits, limits_of
-from fedtaper.outcomes.losses import Losses, losses_of
 from fedtaper.outcomes.searched import search
 from fedtaper.planning.plan import Plan, plan
 from fedtaper.rules.goals import Goal, goal_of
 from fedtaper.storage.durable import as_path
+from fedtaper.theory.convex import Point, solve
+from fedtaper.theory.equilibria import minimiser, shares, typical
+from fedtaper.theory.losses import Losses, losses_of
 
 Array = NDArray[np.float64]
 NOTHING = 1e-6  # a share below this is called 0

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperError
-from fedtaper.outcomes.convex import solve
 from fedtaper.outcomes.limits import Limits
-from fedtaper.outcomes.losses import Losses
 from fedtaper.rules.goals import Goal, MinMax, Proportional
+from fedtaper.theory.convex import solve
+from fedtaper.theory.losses import Losses
 
 Array = NDArray[np.float64]
 

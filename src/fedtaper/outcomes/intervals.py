@@ -13,11 +13,11 @@ from fedtaper.core.checks import check_number, check_type, one_of
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.tables import html, plain
 from fedtaper.experiment import Experiment
-from fedtaper.outcomes.fluctuation import Fluctuation, centres, fluctuation
 from fedtaper.outcomes.scaling import ENOUGH, average, critical
 from fedtaper.problems.streams import RegressionStream
 from fedtaper.results import Run
 from fedtaper.storage.durable import as_path
+from fedtaper.theory.fluctuation import Fluctuation, centres, fluctuation
 
 Array = NDArray[np.float64]
 Method = Literal["plug-in", "scaling"]
@@ -162,7 +162,11 @@ def intervals(
         if of == "population":
             raise FedtaperError('of="population" needs method="plug-in"')
         return _scaled(source, level)
-    theory = fluctuation(source.experiment, float(source.n[-1]))
+    try:
+        theory = fluctuation(source.experiment, float(source.n[-1]))
+    except FedtaperError as trouble:
+        hint = "" if "scaling" in str(trouble) else '; or use method="scaling"'
+        raise FedtaperError(f"{trouble}{hint}") from None
     return _plugged(theory, np.asarray(source.w[..., -1, :]) - theory.lag, level, of)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,70 +15,14 @@ from fedtaper.core.checks import check_number, check_problem, one_of, whole_list
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import as_network, is_quadratic
 from fedtaper.core.schedules import Power
-from fedtaper.core.tables import html, label, plain
 from fedtaper.experiment import Experiment
-from fedtaper.outcomes.equilibria import minimiser, sensitivity, shares
-from fedtaper.outcomes.losses import LARGEST, TorchLosses, losses_of
 from fedtaper.simulation.drive import run as simulate
-from fedtaper.storage.durable import as_path
+from fedtaper.theory.equilibria import shares
+from fedtaper.theory.losses import LARGEST, TorchLosses
+from fedtaper.theory.prices import PERCENT, Price, exact_price
 
 Array = NDArray[np.float64]
-PERCENT = 0.01
 METHODS = ("auto", "exact", "runs")
-
-
-@dataclass(frozen=True)
-class Price:
-    """How losses change when one client's influence rises by 1 % and the others' stay.
-
-    Attributes:
-        loss: change of client j's loss (column) for client i's influence (row), (L, L).
-        accuracy: the same for the share of correct answers, or None.
-        share: the influences at which the prices hold, as shares.
-        losses: each client's loss there.
-        low, high: a 95 % interval for ``loss``; None where it is exact.
-        method: "exact" by implicit differentiation, or "runs" by paired runs.
-        clients: which clients' influences were changed: the rows.
-    """
-
-    loss: Array
-    accuracy: Array | None = field(repr=False)
-    share: Array
-    losses: Array
-    low: Array | None = field(repr=False)
-    high: Array | None = field(repr=False)
-    method: str
-    clients: tuple[int, ...]
-    seconds: float = field(repr=False)
-    names: tuple[str, ...] = ()  # of the clients, where they have any
-
-    @property
-    def title(self) -> str:
-        """What this is, in one line."""
-        how = "exact" if self.method == "exact" else "paired runs, 95 % intervals for the mean"
-        return f"What 1 % more influence does to the losses ({how})"
-
-    def rows(self) -> list[list[str]]:
-        """The table's cells, a heading first: own loss, mean loss, who gains and loses most."""
-        rows = [["client", "share", "own loss", "mean loss", "gains most", "loses most"]]
-        for row, i in zip(self.loss, self.clients, strict=True):
-            gains, loses = int(np.argmin(row)), int(np.argmax(row))
-            mine, best, worst = (label(self.names, k) for k in (i, gains, loses))
-            cells = [mine, f"{self.share[i]:.4g}", f"{row[i]:+.4g}", f"{row.mean():+.4g}"]
-            rows.append([*cells, f"{best} ({row[gains]:+.3g})", f"{worst} ({row[loses]:+.3g})"])
-        return rows
-
-    def __str__(self) -> str:
-        return "\n".join([self.title, *plain(self.rows())])
-
-    def _repr_html_(self) -> str:
-        return html(self.title, self.rows())
-
-    def plot(self, path: str | Path) -> Path:
-        """Draw the prices as a heat map."""
-        from fedtaper.show.outcomes import price_map
-
-        return price_map(self, as_path(path))
 
 
 def price(
@@ -125,7 +68,11 @@ def price(
         share = shares(
             np.ones(problem.num_clients) if given is None else given, problem.num_clients
         )
-        return replace(_exact(problem, share, began), names=_names(e))
+        try:
+            return replace(exact_price(problem, share), names=_names(e))
+        except FedtaperError as trouble:
+            hint = "" if e is None else '; paired runs need none of this: method="runs"'
+            raise FedtaperError(f"{trouble}{hint}") from None
     if e is None:
         raise FedtaperError("prices by paired runs need an experiment, not only a problem")
     found = _paired(e, sorted(set(chosen)), change, clients, began)
@@ -134,27 +81,6 @@ def price(
 
 def _names(e: Experiment | None) -> tuple[str, ...]:
     return () if e is None or e.names is None else e.names
-
-
-def _exact(problem: Any, share: Array, began: float) -> Price:
-    losses = losses_of(problem)
-    w = minimiser(losses, share)
-    moved = PERCENT * sensitivity(losses, w, share) * share  # (d, L): by 1 % more of each
-    accuracy = losses.accuracies(w)
-    if accuracy is not None:
-        there = [losses.accuracies(w + step) for step in moved.T]
-        accuracy = np.stack([a - accuracy for a in there if a is not None])
-    return Price(
-        loss=(losses.gradients(w) @ moved).T,
-        accuracy=accuracy,
-        share=share,
-        losses=losses.values(w),
-        low=None,
-        high=None,
-        method="exact",
-        clients=tuple(range(len(share))),
-        seconds=time.perf_counter() - began,
-    )
 
 
 def _paired(

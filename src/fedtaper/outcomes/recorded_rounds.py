@@ -17,9 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.outcomes.contributions import MOST, Contributions, evaluate
-from fedtaper.outcomes.equilibria import shares
-from fedtaper.outcomes.losses import Losses, losses_of
 from fedtaper.results import Run
+from fedtaper.theory.equilibria import shares
+from fedtaper.theory.losses import Losses, losses_of
 
 Array = NDArray[np.float64]
 TRUNCATE = 0.01  # rounds that change the loss by less than this share of the largest change

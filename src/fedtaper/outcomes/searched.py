@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.outcomes.equilibria import minimiser, sensitivity, typical
-from fedtaper.outcomes.losses import Losses
 from fedtaper.rules.goals import Goal
+from fedtaper.theory.equilibria import minimiser, sensitivity, typical
+from fedtaper.theory.losses import Losses
 
 Array = NDArray[np.float64]
 STARTS = 4

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from fedtaper.core.errors import FedtaperWarning
 from fedtaper.core.schedules import Power
 from fedtaper.experiment import Experiment
-from fedtaper.outcomes.fluctuation import Fluctuation, fluctuation
 from fedtaper.outcomes.intervals import intervals
 from fedtaper.paper.claim import Check, Claim, Outcome, Study
 from fedtaper.paper.glm import last_models
@@ -24,6 +23,7 @@ from fedtaper.problems.linear import LinearRegression
 from fedtaper.results import Run
 from fedtaper.rules.momentum import Momentum
 from fedtaper.simulation.drive import run as simulate
+from fedtaper.theory.fluctuation import Fluctuation, fluctuation
 
 Array = NDArray[np.float64]
 PER_SEED = 20  # runs for each seed of a study: 2,000 by default

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.outcomes.contributions import contributions
-from fedtaper.outcomes.equilibria import equilibrium
 from fedtaper.outcomes.fair import Fair, fair
 from fedtaper.outcomes.price import price
 from fedtaper.paper.claim import Check, Claim, Outcome, Study
@@ -17,6 +16,7 @@ from fedtaper.paper.logistic import Logistic, logistic
 from fedtaper.paper.statistics import share_interval
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.rules.goals import QFair, Tilt
+from fedtaper.theory.equilibria import equilibrium
 
 Array = NDArray[np.float64]
 FRESH = 3_000_000  # seeds from here on were used for nothing else

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,14 @@ from fedtaper.planning.targets import RULES, Fade, Target, are_texts, targets
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.storage import durable
 from fedtaper.storage.config import to_toml
+from fedtaper.theory.prices import Price, exact_price
 from fedtaper.theory.stability import curvatures, stability_at
 
 Array = NDArray[np.float64]
 __all__ = ["RULES", "Fade", "Plan", "plan"]
 FASTEST = 1.0  # the largest delta inside A2
+PRICED = 500  # parameters of a model whose prices are shown beside the shares
+PRICES = "own loss, mean loss: their change for 1 % more influence of this client"
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,6 +48,18 @@ class Plan:
     target: Array
     warnings: tuple[str, ...]
     advice: str
+    real: bool = False  # whether the problem is the user's, and not one made up for its sizes
+
+    @cached_property
+    def prices(self) -> Price | None:
+        """What 1 % more influence does to every client's loss; None without a convex problem."""
+        e = self.experiment
+        if not self.real or e.problem.dim > PRICED:
+            return None
+        try:
+            return replace(exact_price(e.problem, e.influence().share), names=e.names or ())
+        except FedtaperError:  # not convex, or without a minimiser: there is no exact price
+            return None
 
     @property
     def schedules(self) -> tuple[Power, ...]:
@@ -55,15 +71,18 @@ class Plan:
         """Effective influence at the horizon, on the target's scale."""
         return _on_scale(self.experiment.influence().raw, self.target)
 
-    def rows(self) -> list[list[str]]:
+    def rows(self, prices: bool = True) -> list[list[str]]:
         """The table's cells, a heading first: influences, then the factors of the effective one.
 
-        a at end: mean step size in the last round; rate: participation.
+        a at end: mean step size in the last round; rate: participation. Where the problem is
+        convex: by how much 1 % more influence changes the client's own loss, and the mean loss.
         """
         e = self.experiment
         found, limit = e.influence(), _on_scale(e.limit_influence, self.target)
         head = ["client", "step size", "target", "effective", "limit"]
         head += ["a at end", "steps", "weight", "rate"]
+        priced = self.prices.rows() if prices and self.prices is not None else []
+        head += ["share", "own loss", "mean loss"] if priced else []
         rows = [head]
         for i, s in enumerate(self.schedules):
             asked = "fades" if np.isnan(self.target[i]) else f"{self.target[i]:.3g}"
@@ -71,7 +90,8 @@ class Plan:
             numbers = [self.effective[i], limit[i], found.step_size[i], found.local_steps[i]]
             numbers += [found.server_weight[i], found.participation[i]]
             cells = [label(e.names, i), f"{s.c:.4g}/{clock}^{s.delta:.3g}", asked]
-            rows.append([*cells, *(f"{x:.3g}" for x in numbers)])
+            price = priced[i + 1][1:4] if priced else []
+            rows.append([*cells, *(f"{x:.3g}" for x in numbers), *price])
         return rows
 
     def __str__(self) -> str:
@@ -81,6 +101,7 @@ class Plan:
                 *plain(self.rows()),
                 *(f"warning: {w}" for w in self.warnings),
                 self.advice,
+                *self.notes,
             ]
         )
 
@@ -91,13 +112,18 @@ class Plan:
         return f"Plan({e.rounds} rounds, influence {given:.200}{told})"
 
     def _repr_html_(self) -> str:
-        notes = [*(f"warning: {w}" for w in self.warnings), self.advice]
+        notes = [*(f"warning: {w}" for w in self.warnings), self.advice, *self.notes]
         return html(self._title, self.rows(), notes)
 
     @property
     def _title(self) -> str:
         e = self.experiment
         return f"Influence at round {e.rounds} (n = {e.rounds * e.period})"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How to read the table, where it needs saying."""
+        return () if self.prices is None else (PRICES,)
 
     def toml(self) -> str:
         """The experiment as TOML that ``fedtaper run`` takes."""
@@ -183,7 +209,7 @@ def plan(
     told += _vanishing(made, numbers)
     for text in told:
         warn(text, AssumptionWarning)
-    return Plan(made, numbers, tuple(told), _advice(made, curvature, known))
+    return Plan(made, numbers, tuple(told), _advice(made, curvature, known), known)
 
 
 def _problem(problem: Any, target: Target, num_clients: int | None, sizes: Any) -> Any:

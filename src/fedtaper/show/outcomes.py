@@ -10,6 +10,7 @@ import numpy as np
 
 from fedtaper.core.tables import label
 from fedtaper.show.style import COLOURS, figure
+from fedtaper.storage.durable import as_path
 
 
 def fair_shares(found: Any, path: Path) -> Path:
@@ -89,8 +90,9 @@ def contributed(found: Any, path: Path) -> Path:
     return path
 
 
-def price_map(found: Any, path: Path) -> Path:
+def price_map(found: Any, path: str | Path) -> Path:
     """Prices as a heat map: blue where a loss falls."""
+    path = as_path(path)
     with figure(path, height=3.0) as axes:
         words = ("1 % more for client", "change of the loss of client")
         _heat(axes[0, 0], found.loss, *words, found.names)

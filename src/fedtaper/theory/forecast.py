@@ -12,6 +12,7 @@ from fedtaper.core.checks import check_number, check_type
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import is_quadratic
 from fedtaper.experiment import Experiment
+from fedtaper.theory.fluctuation import fluctuation
 from fedtaper.theory.ode import limit_ode
 
 Array = NDArray[np.float64]
@@ -54,6 +55,19 @@ class Forecast:
     def distance_limit(self) -> float:
         """How far the model is from w*(p)."""
         return _distance(self.w, self.limit)
+
+    def interval(self, level: float = 0.95) -> tuple[Array, Array]:
+        """Where a run's model will be, with the noise of its mini-batches: low and high, (d,).
+
+        For one run; for convex problems whose covariance is known (see ``ft.intervals``).
+        """
+        from scipy.special import ndtri
+
+        if not 0 < level < 1:
+            raise FedtaperError(f"level must be between 0 and 1, such as 0.95, not {level!r}")
+        found = fluctuation(self.experiment, self.n).covariance
+        half = float(ndtri(0.5 + level / 2)) * np.sqrt(np.diag(found))
+        return self.w - half, self.w + half
 
     def fades(self, to: float = 0.01) -> Array:
         """For each client the clock value from which its influence stays below ``to``."""

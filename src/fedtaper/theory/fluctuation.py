@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.participation import Participation
 from fedtaper.experiment import Experiment
-from fedtaper.outcomes.equilibria import minimiser, sensitivity
-from fedtaper.outcomes.losses import Losses, TorchLosses, losses_of
 from fedtaper.theory.clock import OdeClock
+from fedtaper.theory.equilibria import minimiser, sensitivity
+from fedtaper.theory.losses import Losses, TorchLosses, losses_of
 
 Array = NDArray[np.float64]
 POINTS = 80  # of the grid

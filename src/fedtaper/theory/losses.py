@@ -14,6 +14,7 @@ from fedtaper.core.checks import check_problem
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import Problem, as_linear, is_network, is_quadratic
 from fedtaper.problems.streams import RegressionStream
+from fedtaper.theory.convexity import refuse_bent, refuse_random
 
 Array = NDArray[np.float64]
 LARGEST = 2000  # parameters: Newton's method keeps their square in memory
@@ -72,7 +73,11 @@ def losses_of(problem: Problem) -> Losses:
             f"a model of {problem.dim:,} parameters is too large to be solved exactly "
             f"(at most {LARGEST:,})"
         )
-    return TorchLosses(problem)
+    found = TorchLosses(problem)
+    first = np.asarray(problem.initial(0), dtype=np.float64)
+    refuse_random(found, first)
+    refuse_bent(found, first)
+    return found
 
 
 @dataclass(frozen=True)
@@ -261,7 +266,7 @@ class TorchLosses:
         """Each client's loss: (..., L) for models (..., d)."""
         import torch
 
-        models = np.atleast_2d(np.asarray(w, dtype=np.float64))
+        models = np.asarray(w, dtype=np.float64).reshape(-1, np.shape(w)[-1])
         with torch.no_grad():
             found = [self._over_clients(self._loss, torch.from_numpy(m.copy())) for m in models]
         return np.stack([f.numpy() for f in found]).reshape(*np.shape(w)[:-1], self.clients)

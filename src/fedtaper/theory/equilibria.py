@@ -9,9 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core.checks import as_numbers
 from fedtaper.core.errors import FedtaperError
-from fedtaper.outcomes.convex import solve
-from fedtaper.outcomes.losses import Losses, losses_of
 from fedtaper.rules.goals import Total
+from fedtaper.theory.convex import solve
+from fedtaper.theory.convexity import refuse_endless
+from fedtaper.theory.losses import Losses, TorchLosses, losses_of
 
 Array = NDArray[np.float64]
 
@@ -43,7 +44,10 @@ def minimiser(losses: Losses, p: Array, start: Array | None = None) -> Array:
     first = np.zeros(losses.dim) if start is None else start
     scale = typical(losses, first)
     none = np.full(losses.clients, np.inf)
-    return solve(losses, Total(p), none, first, scale).w
+    found = solve(losses, Total(p), none, first, scale).w
+    if isinstance(losses, TorchLosses):
+        refuse_endless(losses.hessian(np.zeros(losses.dim), p), losses.hessian(found, p))
+    return found
 
 
 def typical(losses: Losses, w: Array) -> float:

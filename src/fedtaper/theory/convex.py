@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperError
-from fedtaper.outcomes.losses import Losses
 from fedtaper.rules.goals import Goal
+from fedtaper.theory.losses import Losses
 
 Array = NDArray[np.float64]
 STEPS = 200
@@ -173,7 +173,7 @@ def _point(program: _Program, x: Array, y: Array, here: _Here) -> Point:
 
 def _refuse_downward(curvature: Array) -> None:
     lowest, highest = np.linalg.eigvalsh(curvature)[[0, -1]]
-    if lowest < -1e-8 * max(highest, 1e-300):
+    if lowest < -1e-8 * max(highest, 1e-6):  # of losses of about 1
         raise FedtaperError(
             f"the loss is not convex: at a model on the way it curves downwards (eigenvalue "
             f"{lowest:.2g}); exact outcomes need convex losses"
