@@ -16,7 +16,6 @@ TITLES = {
     "audit": "The audit",
     "audit-digits": "The audit on digits",
     "outcomes": "Outcomes",
-    "outcomes-fair": "Outcomes: fair shares",
     "moving": "Late, rare and moving clients",
     "eeg": "Seizure detection",
 }

@@ -56,17 +56,27 @@ def error_bars(found: Any, path: Path) -> Path:
 
 
 def coverage(checks: Any, limits: tuple[float, float], path: Path) -> Path:
-    """Coverage with its interval, one line per scenario and quantity."""
+    """Coverage with its interval, one line per scenario and quantity.
+
+    What lies beyond the axis, as a wrong covariance does, is written at its edge.
+    """
+    left, right = 0.9, 1.0
     with figure(path, height=0.17 * len(checks) + 0.8) as axes:
         axis = axes[0, 0]
-        place = np.arange(len(checks))[::-1]
-        value = np.array([c.value for c in checks])
-        error = [value - [c.low for c in checks], [c.high for c in checks] - value]
         axis.axvspan(*limits, color="#009E73", alpha=0.15, linewidth=0)
         axis.axvline(0.95, color="k", linewidth=0.6)
-        axis.errorbar(value, place, xerr=error, fmt="o", color=COLOURS[0], markersize=3)
-        axis.set_yticks(place, [c.name for c in checks])
-        axis.set_xlabel("coverage of 95 % intervals")
+        for place, check in zip(range(len(checks) - 1, -1, -1), checks, strict=True):
+            if not left <= check.value < right:
+                low = check.value < left
+                where, side = (left + 0.002, "left") if low else (right - 0.002, "right")
+                text = f"{check.value:.1%}"
+                axis.text(where, place, text, ha=side, va="center", color=COLOURS[1], fontsize=7)
+                continue
+            error = [[check.value - check.low], [check.high - check.value]]
+            axis.errorbar(check.value, place, xerr=error, fmt="o", color=COLOURS[0], markersize=3)
+        axis.set_yticks(range(len(checks) - 1, -1, -1), [c.name for c in checks])
+        axis.set_xlim(left, right)
+        axis.set_xlabel("coverage")
     return path
 
 
@@ -107,7 +117,8 @@ def _heat(
     far = float(np.abs(values).max()) or 1.0
     colours = "RdBu" if flip else "RdBu_r"
     shown = axis.imshow(values, cmap=colours, vmin=-far, vmax=far, aspect="auto")
-    axis.figure.colorbar(shown, ax=axis, shrink=0.9)
+    bar = axis.figure.colorbar(shown, ax=axis, shrink=0.9)
+    bar.set_label("lower loss" if flip else "change of the loss")
     axis.set_ylabel(rows)
     axis.set_xlabel(columns)
     axis.grid(visible=False)
