@@ -6,8 +6,14 @@ Three honest sites hold breast-cancer data, split anew for each run, and train a
 regression in Flower's simulation, with challenges. The seeds chose no setting of the audit.
 """
 
+import io
 import sys
+import tempfile
 import time
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +21,11 @@ from sklearn.datasets import load_breast_cancer
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import fedtaper as ft
+from fedtaper.deploy.server import serve
+from fedtaper.engines.flower.app import make_client_app
+from fedtaper.engines.flower.federation import numbered
+from fedtaper.engines.flower.simulation import Simulation
+from fedtaper.engines.flower.source import PickledSource
 
 ROUNDS, EVERY, BASE = 30, 4, 3
 
@@ -43,16 +54,35 @@ def experiment(seed: int) -> ft.Experiment:
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Current:
+    """The experiment that a file of the folder names: one simulation serves many runs."""
+
+    folder: str
+
+    def __call__(self, context: Any) -> PickledSource:
+        """What a site is to work on now."""
+        return PickledSource((Path(self.folder) / "current").read_text(encoding="utf-8"))
+
+
 def main(runs: str = "20", first: str = "5000") -> None:
     """One line per run, and the count."""
-    accused = 0
-    for seed in range(int(first), int(first) + int(runs)):
-        began = time.perf_counter()
-        run = ft.run(experiment(seed), engine="flower", progress=False)
-        found = ft.audit(run).clients
-        accused += sum(client.accused for client in found)
-        verdicts = ", ".join(client.verdict for client in found)
-        print(f"seed {seed}: {verdicts} ({time.perf_counter() - began:.0f} s)", flush=True)
+    accused, federation = 0, ft.Federation(numbered(3))
+    with tempfile.TemporaryDirectory() as folder:
+        app = make_client_app(Current(folder))
+        with Simulation(app, 3) as grid:
+            for seed in range(int(first), int(first) + int(runs)):
+                began = time.perf_counter()
+                place = Path(folder) / str(seed)
+                place.mkdir()
+                source = PickledSource.write(experiment(seed), federation, place)
+                (Path(folder) / "current").write_text(source.path, encoding="utf-8")
+                with redirect_stdout(io.StringIO()):
+                    run = serve(grid, source, None, progress=False)
+                found = ft.audit(run).clients
+                accused += sum(client.accused for client in found)
+                verdicts = ", ".join(client.verdict for client in found)
+                print(f"seed {seed}: {verdicts} ({time.perf_counter() - began:.0f} s)", flush=True)
     print(f"{accused} of {3 * int(runs)} honest sites accused")
 
 

@@ -190,8 +190,7 @@ def test_a_supernode_killed_in_mid_round_and_started_again(tmp_path):
         processes.kill(local.supernodes["west"])
         wait_for_round(local, 3)
         local.start_site("west")
-        wait_for_round(local, 6)
-        run = local.load()
+        run = finished(local)
     lost = [e for e in events(local.run_folder) if e["site"] == "west"]
     assert lost
     assert {e["kind"] for e in lost} <= {"lost", "late"}
@@ -482,6 +481,14 @@ def wait_for_round(local, wanted, seconds=900):
             return
         time.sleep(0.2)
     raise AssertionError(f"round {wanted} was not reached: {last_line(local.run_folder)}")
+
+
+def finished(local, seconds=900):
+    """The run, once it is stored."""
+    end = time.monotonic() + seconds
+    while not store.is_complete(local.run_folder) and time.monotonic() < end:
+        time.sleep(0.2)
+    return local.load()
 
 
 def kill_server_app(local):

@@ -17,6 +17,7 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",  # behind everything else on a busy machine a site looks lost
 }
 # The processes that play the sites copy models around in every message. Getting the memory for
 # that from the system anew each time took a third of a round.
