@@ -71,7 +71,7 @@ def phase_plane(
         axis.set_ylim(grid[1][0], grid[1][-1])
         axis.set_xlabel(f"$w_{x + 1}$")
         axis.set_ylabel(f"$w_{y + 1}$")
-        key(axes)
+        key(axes, columns=2)
 
 
 def tracking(found: dict[str, Tracking], path: str | Path) -> None:
