@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: setup demo lint test docs test-flower test-gpu test-timed torture coverage reproduce bench clean
+.PHONY: setup demo lint test docs test-flower test-gpu test-timed torture mutants coverage reproduce bench clean
 
 setup: .venv/dev
 
@@ -59,6 +59,10 @@ test-gpu: .venv/dev
 SHARE ?= 1
 torture: .venv/dev
 	cd tests && ../$(BIN)/python -m torture $(SHARE)
+
+# would the tests notice a changed sign, limit or constant? A sample of mutants, a few hours
+mutants: .venv/dev
+	$(BIN)/python benchmarks/mutants.py
 
 # what the live page costs: on a quiet machine
 test-timed: .venv/browser

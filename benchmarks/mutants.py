@@ -1,0 +1,218 @@
+"""Would the tests notice? Change one operator, comparison or constant, and run the tests.
+
+``python benchmarks/mutants.py --sample 20`` draws so many mutants of each module (fixed seed) and
+runs the module's own tests against each, in a fork of this process, until one fails. A mutant that
+no test notices survives: it is either equal to the original in every case that matters, or a hole.
+docs/development/mutants.md lists the survivors, one by one.
+"""
+
+import argparse
+import ast
+import importlib.abc
+import importlib.util
+import io
+import os
+import random
+import signal
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src/fedtaper"
+MODULES = {  # what is changed: the tests that must notice
+    "schedules": (["core/tapers.py", "core/shapes.py"],
+                  ["test_by_value", "test_schedules_and_influence", "test_shaped_schedules"]),
+    "influence": (["core/influence.py", "experiment/influences.py"],
+                  ["test_by_value", "test_schedules_and_influence", "test_participation"]),
+    "clock": (["theory/clock.py"], ["test_clock"]),
+    "plan": (["planning/plan.py"], ["test_by_value", "test_plan"]),
+    "rules": (["rules/local.py", "rules/server.py", "rules/momentum.py", "rules/control.py"],
+              ["test_by_value", "test_rules", "test_stateful_rules"]),
+    "ode": (["theory/ode.py"], ["test_by_value", "test_ode"]),
+    "forecast": (["theory/forecast.py"], ["test_by_value", "test_ode"]),
+    "audit": (["auditing/judge.py"], ["test_by_value", "test_audit"]),
+}  # fmt: skip
+SWAPS = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult,
+    ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult, ast.MatMult: ast.Mult, ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.And: ast.Or, ast.Or: ast.And, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+    ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+}  # fmt: skip
+NAMES = {"max": "min", "min": "max", "maximum": "minimum", "minimum": "maximum", "any": "all",
+         "all": "any", "argmax": "argmin", "argmin": "argmax", "ones": "zeros"}  # fmt: skip
+LONGEST = 240  # seconds; a mutant that hangs is noticed
+
+
+class Places(ast.NodeVisitor):
+    """Every place that can be changed, in order; changes the one that is asked for."""
+
+    def __init__(self, wanted=None):
+        self.wanted, self.found = wanted, []
+
+    def _place(self, node, change):
+        if self.wanted == len(self.found):
+            change()
+        self.found.append(node.lineno)
+
+    def visit_Raise(self, node):
+        """What an error says is not a value."""
+
+    def visit_JoinedStr(self, node):
+        """Words are no values."""
+
+    def visit_AnnAssign(self, node):
+        """Types are no values."""
+        if node.value is not None:
+            self.visit(node.value)
+
+    def visit_FunctionDef(self, node):
+        """Its defaults and its body, not its types."""
+        for part in [*node.args.defaults, *filter(None, node.args.kw_defaults), *node.body]:
+            self.visit(part)
+
+    def visit_BinOp(self, node):
+        """Plus for minus, times for divided by, and for or."""
+        if type(node.op) in SWAPS:
+            self._place(node, lambda: setattr(node, "op", SWAPS[type(node.op)]()))
+        self.generic_visit(node)
+
+    visit_BoolOp = visit_BinOp  # noqa: N815 (as ast names it)
+
+    def visit_Compare(self, node):
+        """Less for at most, equal for unequal."""
+        if type(node.ops[0]) in SWAPS:
+            new = [SWAPS[type(node.ops[0])](), *node.ops[1:]]
+            self._place(node, lambda: setattr(node, "ops", new))
+        self.generic_visit(node)
+
+    def visit_UnaryOp(self, node):
+        """Minus signs go."""
+        if isinstance(node.op, ast.USub):
+            self._place(node, lambda: setattr(node, "op", ast.UAdd()))
+        self.generic_visit(node)
+
+    def visit_Constant(self, node):
+        """Another number."""
+        if isinstance(node.value, bool):
+            self._place(node, lambda: setattr(node, "value", not node.value))
+        elif isinstance(node.value, (int, float)):
+            new = node.value + 1 if isinstance(node.value, int) else node.value * 1.5 + 0.1
+            self._place(node, lambda: setattr(node, "value", new))
+
+    def visit_Attribute(self, node):
+        """The largest for the smallest, as a method."""
+        if node.attr in NAMES:
+            self._place(node, lambda: setattr(node, "attr", NAMES[node.attr]))
+        self.generic_visit(node)
+
+    def visit_Name(self, node):
+        """The same as a function."""
+        if node.id in NAMES and isinstance(node.ctx, ast.Load):
+            self._place(node, lambda: setattr(node, "id", NAMES[node.id]))
+
+
+def places(path):
+    """The lines of all that can be changed in a file."""
+    look = Places()
+    look.visit(ast.parse(path.read_text()))
+    return look.found
+
+
+def mutated(path, wanted):
+    """The file's tree with one change, and the changed line in words."""
+    tree = ast.parse(path.read_text())
+    look = Places(wanted)
+    look.visit(tree)
+    line = look.found[wanted]
+    before, after = ast.parse(path.read_text()), ast.fix_missing_locations(tree)
+    old, new = (_statement(t, line) for t in (before, after))
+    return after, line, f"{old}  ->  {new}"
+
+
+def _statement(tree, line):
+    """The smallest statement around a line, on one line."""
+    whole = (ast.ClassDef, ast.FunctionDef)
+    small = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and not isinstance(n, whole)]
+    around = [n for n in small if n.lineno <= line <= (n.end_lineno or 0)]
+    best = min(around, key=lambda n: (n.end_lineno or 0) - n.lineno, default=None)
+    return "" if best is None else " ".join(ast.unparse(best).split())[:110]
+
+
+class Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports one module from a changed tree."""
+
+    def __init__(self, path, tree):
+        parts = path.relative_to(ROOT / "src").with_suffix("").parts
+        self.name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        self.path, self.tree = path, tree
+
+    def find_spec(self, name, path=None, target=None):
+        """Where the changed module comes from."""
+        if name == self.name:
+            return importlib.util.spec_from_file_location(name, self.path, loader=self)
+        return None
+
+    def exec_module(self, module):
+        """Run the changed tree."""
+        exec(compile(self.tree, str(self.path), "exec"), module.__dict__)
+
+
+def noticed(path, tree, tests):
+    """Whether a test fails with the changed module: in a fork, since modules stay imported."""
+    process = os.fork()
+    if process == 0:
+        code = 1
+        with suppress(BaseException):
+            signal.alarm(LONGEST)
+            sys.meta_path.insert(0, Changed(path, tree))
+            import pytest
+
+            words = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:randomly",
+                     "-m", "not federation and not timed and not slow", *tests]  # fmt: skip
+            with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+                code = int(pytest.main(words))
+        os._exit(0 if code == 0 else 1)
+    _, status = os.waitpid(process, 0)
+    return status != 0
+
+
+def main():
+    ask = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    ask.add_argument("--sample", type=int, default=20, help="mutants of each module")
+    ask.add_argument("--seed", type=int, default=0)
+    ask.add_argument("modules", nargs="*", default=list(MODULES))
+    given = ask.parse_args()
+    os.chdir(ROOT)
+    sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+    import hypothesis, numba, numpy, pytest, scipy.integrate, scipy.optimize, scipy.stats  # noqa
+
+    killed = total = 0
+    for name in given.modules:
+        files, tests = MODULES[name]
+        known = [f"tests/{test}.py" for test in tests if (ROOT / f"tests/{test}.py").is_file()]
+        every = [(SOURCE / f, k) for f in files for k in range(len(places(SOURCE / f)))]
+        chosen = random.Random(f"{given.seed} {name}").sample(every, min(given.sample, len(every)))
+        made = 0
+        for path, k in sorted(chosen):
+            tree, line, words = mutated(path, k)
+            began = time.perf_counter()
+            found = noticed(path, tree, known)
+            made += found
+            if not found:
+                seconds = time.perf_counter() - began
+                print(f"  survived: {path.relative_to(SOURCE)}:{line}: {words} ({seconds:.0f} s)")
+                sys.stdout.flush()
+        killed, total = killed + made, total + len(chosen)
+        print(
+            f"{name}: {made} of {len(chosen)} noticed, of {len(every)} that can be made", flush=True
+        )
+    print(f"{killed} of {total} noticed: {100 * killed / max(1, total):.1f} %")
+
+
+if __name__ == "__main__":
+    main()
