@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: setup demo lint test docs test-flower test-gpu test-timed torture mutants coverage reproduce bench clean
+.PHONY: setup demo lint test docs test-flower test-gpu test-timed test-oldest check-dependencies torture mutants coverage reproduce bench clean
 
 setup: .venv/dev
 
@@ -59,6 +59,19 @@ test-gpu: .venv/dev
 SHARE ?= 1
 torture: .venv/dev
 	cd tests && ../$(BIN)/python -m torture $(SHARE)
+
+# the base package with the oldest versions that it declares, in an environment of its own
+test-oldest:
+	$(PYTHON) -m venv .venv/oldest
+	.venv/oldest/bin/python -m pip install --quiet --constraint constraints-min.txt . pytest \
+	  pytest-xdist hypothesis
+	.venv/oldest/bin/python -m pytest -n 0 -o addopts= -q tests/test_by_value.py tests/test_clock.py \
+	  tests/test_schedules_and_influence.py tests/test_linear.py tests/test_rules.py
+
+# do versions fit together, and can every dependency be used under its licence?
+check-dependencies: .venv/dev
+	$(BIN)/python -m pip check
+	$(BIN)/python benchmarks/licences.py --check
 
 # would the tests notice a changed sign, limit or constant? A sample of mutants, a few hours
 mutants: .venv/dev

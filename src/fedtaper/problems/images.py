@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import check_clients, check_type, check_whole, one_of, whole_list
+from fedtaper.core.checks import (
+    check_clients,
+    check_flag,
+    check_type,
+    check_whole,
+    one_of,
+    whole_list,
+)
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import ProblemKind, Unit
 from fedtaper.problems.data import SOURCES, DominantClass, ImageData, RareClass, load_images
@@ -86,6 +93,10 @@ class ImageClassification(Network):
         one_of("start", self.start, ("one", "mean"))
         if not isinstance(self.split, Split):
             raise FedtaperError(f"split must be such as RareClass(6), not {self.split!r}")
+        if not isinstance(self.model, str) and not callable(self.model):
+            raise FedtaperError(f"model must be a name or a function, not {self.model!r:.80}")
+        if self.augment is not None:
+            check_flag("augment", self.augment)
         if isinstance(self.data_dir, Path):
             object.__setattr__(self, "data_dir", str(self.data_dir))
         if self.client_samples is not None:
