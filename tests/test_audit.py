@@ -9,7 +9,6 @@ import pytest
 import fedtaper as ft
 from fedtaper.auditing import directions, replay, robust, taper, trace_of
 from fedtaper.auditing import sizes as fit_sizes
-from fedtaper.auditing.judge import judge
 from fedtaper.core import draws
 from fedtaper.core.sketch import sketch
 from fedtaper.paper import audit as study
@@ -435,9 +434,10 @@ def test_plain_slope_is_what_it_says():
     slope, error = plain_slope(trace)
     from scipy.stats import linregress
 
-    i = int(np.flatnonzero(np.isfinite(trace.norms).all(axis=1) & (trace.norms[:, -1] > 0))[0])
+    there = np.flatnonzero(np.isfinite(trace.norms).all(axis=1) & (trace.norms[:, -1] > 0))
+    assert len(there) >= 8
     d = trace.declared
-    found = linregress(d.log_n[i, 10:], np.log(trace.norms[i, 10:] / d.sums[i, 10:]))
-    assert slope[i] == pytest.approx(-found.slope)
-    assert error[i] == pytest.approx(found.stderr)
-    assert judge(trace).witness in ("updates", "norms", "peers")
+    for i in there:
+        found = linregress(d.log_n[i, 10:], np.log(trace.norms[i, 10:] / d.sums[i, 10:]))
+        assert slope[i] == pytest.approx(-found.slope)
+        assert error[i] == pytest.approx(found.stderr)

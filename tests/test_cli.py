@@ -87,7 +87,7 @@ def test_delta_of_a_half_warns_and_runs(folder):
     assert done.returncode == 0 and "warning:" in done.stderr and "A2" in done.stderr
 
 
-def test_a_diverged_run_is_stored_and_told(folder):
+def test_a_diverged_run_is_stored_and_reported(folder):
     (folder / "e.toml").write_text(
         FILE.replace("c = 0.1\ndelta = 0.8", "a = 50.0").replace("rounds = 30", "rounds = 3000")
     )
@@ -106,6 +106,7 @@ def test_claims_by_command(folder):
     row = json.loads((folder / "claims/claims.json").read_text())["claims"][0]
     wanted = {"id", "statement", "verdict", "numbers", "nearest", "figures", "seconds", "measure"}
     assert wanted <= set(row) and row["id"] == "R1" and row["verdict"] == "reproduced"
+    assert row["figures"]
     assert all((folder / "claims" / name).is_file() for name in row["figures"])
     assert fedtaper("report", "claims", cwd=folder).returncode == 0
 

@@ -57,7 +57,9 @@ def test_every_public_name_says_what_it_is(site):
 
 def test_every_figure_is_in_the_gallery(site):
     pictures = {path.name for path in (site / "_images").iterdir()}
-    for path in (ROOT / "results").glob("*/claims.json"):
+    ledgers = list((ROOT / "results").glob("*/claims.json"))
+    assert len(ledgers) > 5
+    for path in ledgers:
         page = (site / "claims" / f"{path.parent.name}.html").read_text(encoding="utf-8")
         for claim in json.loads(path.read_text())["claims"]:
             assert claim["verdict"] in page

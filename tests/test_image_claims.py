@@ -13,6 +13,7 @@ def test_finished_runs_are_never_made_again(tmp_path, monkeypatch):
     claims = [LEDGER["I2"], LEDGER["I3"]]
     first = reproduce(claims, tmp_path, options={"data_set": "digits"})
     assert [row["id"] for row in first] == ["I2", "I3"]
+    assert all(row["figures"] for row in first)
     assert all((tmp_path / name).is_file() for row in first for name in row["figures"])
     assert first[0]["settings"]["data_set"] == "digits"
 

@@ -248,6 +248,7 @@ class Mixed(torch.nn.Module):
 def test_frozen_weights_and_buffers_are_the_problem_s():
     problem = custom([arrays(0)], init=Mixed)
     one, two = problem.module().state_dict(), problem.module().state_dict()
+    assert {"frozen.weight", "scale", "last.weight"} <= set(one)
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert problem.dim == 9
     assert not np.array_equal(problem.initial(0), problem.initial(1))

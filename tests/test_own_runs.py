@@ -255,10 +255,10 @@ def test_only_the_part_that_failed_may_be_mended(tmp_path):
 
     def counting():
         model = torch.nn.Linear(3, 1)
-        model.calls = CALLS
+        model.calls = calls
         return model
 
-    CALLS = [0]
+    calls = [0]
     with pytest.raises(ft.OwnCodeError, match="evaluate failed"):
         ft.run(experiment(5, ft.Custom(squared, counting, DATA, breaks)), out=tmp_path / "a")
     with pytest.raises(ft.FedtaperError, match="problem: loss"):

@@ -101,7 +101,7 @@ def test_numbers_are_right_aligned_under_their_heads():
     assert html.count('<td class="n">') == 4
 
 
-def test_a_diverged_run_is_told_and_leaves_the_others_in_sight(tiny, tmp_path):
+def test_a_diverged_run_is_reported_and_leaves_the_others_in_sight(tiny, tmp_path):
     bad = ft.Experiment(tiny, ft.Constant(6.0), rounds=400, local_steps=2, batch_size=5)
     with pytest.warns(ft.StabilityWarning):
         lost = ft.run(bad, seeds=range(3), out=tmp_path / "lost")

@@ -86,7 +86,7 @@ def test_toml_both_ways(e):
         ('kind = "linear"', 'kind = "linear"\ndata = "none.npz"', "no data file"),
     ],
 )
-def test_mistakes_in_a_file_are_told(old, new, text):
+def test_mistakes_in_a_file_are_reported(old, new, text):
     with pytest.raises(ft.FedtaperError, match=text):
         ft.from_toml(BASE.replace(old, new))
 
@@ -193,7 +193,7 @@ def test_a_stopped_run_goes_on_to_the_same_end(tmp_path, tiny, monkeypatch):
     np.testing.assert_array_equal(loaded.w, whole.w)
 
 
-def test_a_full_disk_is_told_and_leaves_no_half_file(tmp_path, tiny, monkeypatch):
+def test_a_full_disk_is_reported_and_leaves_no_half_file(tmp_path, tiny, monkeypatch):
     e = ft.Experiment(tiny, ft.Power(0.1, 0.8), rounds=2, local_steps=1, batch_size=4)
 
     def full(place):
@@ -205,7 +205,7 @@ def test_a_full_disk_is_told_and_leaves_no_half_file(tmp_path, tiny, monkeypatch
     assert [p.name for p in (tmp_path / "a").iterdir()] == []
 
 
-def test_wrong_calls_of_run_are_told(tiny):
+def test_wrong_calls_of_run_are_refused(tiny):
     e = ft.Experiment(tiny, ft.Power(0.1, 0.8), rounds=2, local_steps=1, batch_size=4)
     for how, text in (
         ({"seeds": []}, "no seeds"),

@@ -32,9 +32,11 @@ def test_there_and_back(found):
 @settings(max_examples=30, deadline=None)
 def test_the_package_agrees(found):
     other = pytest.importorskip("safetensors.numpy")
-    for name, array in other.load(tensors.packed(found)).items():
+    theirs, ours = other.load(tensors.packed(found)), tensors.unpacked(other.save(found))
+    assert theirs.keys() == ours.keys() == found.keys()
+    for name, array in theirs.items():
         assert array.tobytes() == found[name].tobytes() and array.shape == found[name].shape
-    for name, array in tensors.unpacked(other.save(found)).items():
+    for name, array in ours.items():
         assert array.tobytes() == found[name].tobytes() and array.dtype == found[name].dtype
 
 
@@ -53,5 +55,5 @@ def test_a_cut_file_is_refused(tmp_path):
             tensors.read(tmp_path / "m")
     with pytest.raises(ft.FedtaperError, match="cannot be read"):
         tensors.read(tmp_path / "none")
-    with pytest.raises(ft.FedtaperError, match="has not"):
+    with pytest.raises(ft.FedtaperError, match="cannot hold"):
         tensors.packed({"w": np.zeros(2, dtype=complex)})

@@ -131,7 +131,7 @@ class Auditor:
         self.n: list[float] = []
         self.held_out: list[Array] = []
         self._norms: list[Array] = []
-        self._declared: list[Array] = []  # (4, L) a round
+        self._declared: list[Array] = []  # (4, L) per round
         self._updates: list[Array] = []
         self._w: list[Array] = []
         self._asked: list[tuple[int, Array, Array, Array]] = []  # round, q, log n, sums
@@ -337,6 +337,6 @@ def _check_shapes(
     if updates is not None and (updates.ndim != 3 or updates.shape[:2] != (rounds, count)):
         raise FedtaperError(f"updates has shape {updates.shape}; it must be ({rounds}, {count}, d)")
     if w is not None and (updates is None or w.shape != (rounds, updates.shape[2])):
-        raise FedtaperError("w needs updates, and one model a round of their length")
+        raise FedtaperError("w needs updates, and one model per round, as long as they are")
     if np.any(norms < 0):
         raise FedtaperError("a size is negative; sizes are norms of updates")

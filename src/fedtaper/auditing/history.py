@@ -1,4 +1,4 @@
-"""The evidence on each client as it grew: what one would have said after each look."""
+"""The evidence on each client as it grew: what could have been said after each look."""
 
 from __future__ import annotations
 

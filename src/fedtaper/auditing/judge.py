@@ -173,8 +173,9 @@ def threshold(error: float, witness: str, line: float = 0.0) -> float:
 
 
 def _challenge_verdict(excess: float, error: float, freedom: float, found: int) -> Verdict:
-    """Once accused, always accused: the promise is about ever. Nobody is called rising, since
-    saturation makes honest clients look slower than they are.
+    """Once accused, always accused: the promise is about ever.
+
+    Nobody is called rising, since saturation makes honest clients look slower than they are.
     """
     if found:
         return "fading"

@@ -1,4 +1,4 @@
-"""What an audit says: one record a client, and the table one can hand on."""
+"""What an audit says: one record per client, and a table to pass on."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the ``fedtaper`` command does, a file for each family."""
+"""What the ``fedtaper`` command does, one file per family."""

@@ -52,7 +52,7 @@ def plan(
         settings["num_clients"] = clients
         settings["sizes"] = None if samples is None else _numbers("--samples", samples, int)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", AssumptionWarning)  # told below the table
+        warnings.simplefilter("ignore", AssumptionWarning)  # printed below the table
         found = make_plan(
             _target(target), rounds, c=c, delta=delta, offset=None if stable else 0.0, **settings
         )

@@ -1,4 +1,4 @@
-"""``fedtaper new``: a Flower app that runs as it is, with places for one's own model and data."""
+"""``fedtaper new``: a Flower app that runs as it is, with places for your own model and data."""
 
 from __future__ import annotations
 

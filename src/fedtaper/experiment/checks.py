@@ -112,7 +112,7 @@ def _check_arrivals(e: Experiment) -> None:
         warn(f"client {i} never takes part (participation 0): it has no influence")
     if not e.in_step and (e.average_over == "present" or e.local.keeps == "run"):
         raise FedtaperError(
-            'late updates and clocks of one\'s own take average_over="all" and local rules '
+            'late updates and own clocks need average_over="all" and local rules '
             "that keep nothing from round to round"
         )
     if e.asynchronous is None:

@@ -135,7 +135,7 @@ def judge_r4(study: Study) -> Outcome:
     )  # fmt: skip
     spread_1 = np.median(mild[1.0].late_gradient / mild[0.76].late_gradient)
     head = checks[0]
-    told = "a head start of one round" if head.passed else "no head start that can be told from 1"
+    told = "a head start of one round" if head.passed else "no head start that differs from none"
     summary = (
         f"After round 1 the gradient norm at delta 1 is {head.value:.2f} times that at delta 0.76 "
         f"({head.low:.2f} to {head.high:.2f}): {told}, for with curvature 25 the way is made "

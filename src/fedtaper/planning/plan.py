@@ -1,4 +1,4 @@
-"""From the influences one wants at one's horizon to the step sizes that give them.
+"""From the influences you want at your horizon to the step sizes that give them.
 
 What is planned is effective influence: server weight times participation times the sum of the
 step sizes of the last round. Finite influences come from the scales c alone, at one delta, so

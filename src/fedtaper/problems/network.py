@@ -1,4 +1,4 @@
-"""What the two network problems share: flat models, mini-batches, first models."""
+"""What the network problems share: flat models, mini-batches, first models."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> tupl
             raise FedtaperError(f"{path} is damaged: {name} holds objects, not numbers")
         promised = kind.itemsize * int(np.prod([int(side) for side in shape], dtype=object))
         if file.tell() + promised != info.file_size:
-            raise FedtaperError(f"{path} is damaged: {name} has not the size it claims")
+            raise FedtaperError(f"{path} is damaged: {name} does not have the size it claims")
     with archive.open(info) as file:
         array = np.lib.format.read_array(file, allow_pickle=False)
         if file.read(1):

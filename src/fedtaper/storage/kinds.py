@@ -107,7 +107,7 @@ def known(what: str, found: Any, words: Any, where: str) -> None:
 
 
 def build(make: Any, settings: dict[str, Any], where: str) -> Any:
-    """Make something, with every mistake told in one line."""
+    """Make something, and report any mistake in one line."""
     try:
         return make(**settings)
     except FedtaperError as trouble:

@@ -1,4 +1,4 @@
-"""A run's numbers to TensorBoard or MLflow while it goes on, a round at a time.
+"""A run's numbers to TensorBoard or MLflow while it runs, one round at a time.
 
 The run folder has all of it and more; this is for those who watch many runs in one place. The
 same on every engine: :func:`fedtaper.run` hands over each round when it is whole.
@@ -67,7 +67,7 @@ class Log:
                     except Exception as trouble:  # a log is not worth a run
                         notes.remove(one)
                         why = " ".join(str(trouble).split())[:200]
-                        warnings.warn(f"no more is logged: {why}", FedtaperWarning)
+                        warnings.warn(f"no more is logged: {why}", FedtaperWarning, stacklevel=2)
 
             yield note
 

@@ -35,7 +35,7 @@ def packed(tensors: Mapping[str, Any], notes: Mapping[str, str] | None = None) -
         array = np.asarray(tensors[name])
         kind = WORDS.get(array.dtype.newbyteorder("<") if array.dtype.itemsize > 1 else array.dtype)
         if kind is None:
-            raise FedtaperError(f"{name} holds {array.dtype}, which a .safetensors file has not")
+            raise FedtaperError(f"{name} holds {array.dtype}, which .safetensors cannot hold")
         data = np.ascontiguousarray(array, dtype=KINDS[kind]).tobytes()
         ends = [place, place + len(data)]
         head[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": ends}

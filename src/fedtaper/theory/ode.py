@@ -53,7 +53,7 @@ def limit_ode(experiment: Experiment, influence: Kind = "limit") -> LimitOde:
     if experiment.server.rescales:
         raise FedtaperError(
             f"the limit ODE is that of a weighted mean of the clients' models; "
-            f"{experiment.server!r} treats every coordinate apart: use Average or Normalised"
+            f"{experiment.server!r} scales every coordinate on its own: use Average or Normalised"
         )
     return LimitOde(experiment, influence, mean_fields(experiment.problem))
 

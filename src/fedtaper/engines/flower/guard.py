@@ -70,7 +70,7 @@ def checked_update(
             raise FaultError(f"{count} of its numbers are not finite")
         norm = wire.norm(piece.astype(np.float64) for piece in update)
         if not math.isfinite(norm):
-            raise FaultError("it is too large to have a size")
+            raise FaultError("its size is beyond what a number holds")
     return Answer(update, norm, fields.mapping(measures))
 
 

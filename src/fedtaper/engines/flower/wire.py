@@ -1,4 +1,4 @@
-"""A flat vector as Flower's ArrayRecord, and back, with as few copies as may be.
+"""A flat vector as Flower's ArrayRecord, and back, with as few copies as possible.
 
 It travels in pieces: Flower holds three copies of an array while it puts it together, and
 three more of each part that is on its way, so arrays are to be small where models are large. A
@@ -31,7 +31,7 @@ def cut(w: Any) -> list[Any]:
 
 
 def packed(w: Any) -> ArrayRecord:
-    """A vector as a record with keys "0", "1", ..., one a piece."""
+    """A vector as a record with keys "0", "1", ..., one per piece."""
     return ArrayRecord({str(i): _array(piece) for i, piece in enumerate(cut(w))})
 
 

@@ -137,7 +137,7 @@ def _checked(path: Path, source: Source, arrays: dict[str, Any]) -> ImageData:
             )
         if y.size != len(x) or not np.issubdtype(y.dtype, np.integer) or (y < 0).any():
             raise FedtaperError(
-                f"{path}: {part}_labels must be {len(x)} whole numbers from 0 on, one an image"
+                f"{path}: {part}_labels must be {len(x)} whole numbers from 0 on, one per image"
             )
         if not len(x):
             raise FedtaperError(f"{path}: {part}_images is empty")
