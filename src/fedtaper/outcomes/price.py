@@ -18,7 +18,8 @@ from fedtaper.core.schedules import Power
 from fedtaper.experiment import Experiment
 from fedtaper.simulation.drive import run as simulate
 from fedtaper.theory.equilibria import shares
-from fedtaper.theory.losses import LARGEST, TorchLosses
+from fedtaper.theory.losses import LARGEST
+from fedtaper.theory.network_losses import TorchLosses
 from fedtaper.theory.prices import PERCENT, Price, exact_price
 
 Array = NDArray[np.float64]

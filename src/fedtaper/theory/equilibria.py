@@ -12,7 +12,8 @@ from fedtaper.core.errors import FedtaperError
 from fedtaper.rules.goals import Total
 from fedtaper.theory.convex import solve
 from fedtaper.theory.convexity import refuse_endless
-from fedtaper.theory.losses import Losses, TorchLosses, losses_of
+from fedtaper.theory.losses import Losses, losses_of
+from fedtaper.theory.network_losses import TorchLosses
 
 Array = NDArray[np.float64]
 

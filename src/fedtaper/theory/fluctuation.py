@@ -28,7 +28,8 @@ from fedtaper.core.participation import Participation
 from fedtaper.experiment import Experiment
 from fedtaper.theory.clock import OdeClock
 from fedtaper.theory.equilibria import minimiser, sensitivity
-from fedtaper.theory.losses import Losses, TorchLosses, losses_of
+from fedtaper.theory.losses import Losses, losses_of
+from fedtaper.theory.network_losses import TorchLosses
 
 Array = NDArray[np.float64]
 POINTS = 80  # of the grid
