@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import mse_loss
 
 import fedtaper as ft
-from fedtaper.problems.network import flat_parameters, parameters_of
+from fedtaper.problems.network import flat_parameters, parameters_of, trial
 
 
 def squared(model, x, y):
@@ -206,10 +206,10 @@ class Broken(Pairs):
         (lambda: custom([["text", "more"]]).take(0, _row(0)), None),
         (lambda: custom([arrays(0)], buffers="keep"), "buffers must be"),
         (lambda: custom([arrays(0)], init=lambda: 3).module(), "must make a torch.nn.Module"),
-        (lambda: custom([(np.zeros((4, 2)), np.zeros(4))]).stackable, "client 0's first samples"),
+        (lambda: trial(custom([(np.zeros((4, 2)), np.zeros(4))])), "client 0's first samples"),
         (lambda: _scores(lambda model: [1.0]), "a dictionary of names and numbers"),
         (lambda: _scores(lambda model: {"a": "b"}), "a dictionary of names and numbers"),
-        (lambda: custom([arrays(0)], loss=lambda m, x, y: 0.5).stackable, "must return a tensor"),
+        (lambda: trial(custom([arrays(0)], loss=lambda m, x, y: 0.5)), "must return a tensor"),
     ],
 )
 def test_mistakes_are_named(make, says):
@@ -278,7 +278,7 @@ def test_evaluation_mode_and_back():
 
 def test_dropout_is_drawn_by_seed_client_round_and_step():
     problem = custom([arrays(0), arrays(1)], init=Mixed)
-    assert not problem.stackable and custom([arrays(0)]).stackable
+    assert trial(problem) and not trial(custom([arrays(0)]))
     e = experiment(problem, batch_size=24)
     w = problem.initial(0)
     rows = {
@@ -304,7 +304,7 @@ def test_batch_norm_is_refused_with_two_ways_out():
     assert isinstance(changed[1], torch.nn.GroupNorm) and changed[1].num_groups == 4
     problem = custom([arrays(0)], init=batch_norm, buffers="average")
     trained = sum(p.numel() for p in parameters_of(problem.module()))
-    assert problem.dim == trained + 16 and not problem.stackable
+    assert problem.dim == trained + 16
     assert problem.initial(0)[trained:].tolist() == [0.0] * 8 + [1.0] * 8
 
 

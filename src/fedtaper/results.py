@@ -56,7 +56,8 @@ class Run:
             ``experiment`` then has the scales as they were moved.
         diverged: the seeds that diverged; their later rounds are NaN (one
             seed: cut off).
-        engine, seconds: which engine, and how long it took.
+        engine, way, seconds: which engine, how it trained a network's clients, and how long it
+            took.
         path: the run folder, if it was stored.
         model: the last shared model as one vector, where w is None.
         start: the model of a warm start by its digest, else empty.
@@ -77,6 +78,7 @@ class Run:
     challenges: Answers | None = None
     diverged: tuple[Divergence, ...] = ()
     engine: str = ""
+    way: str = ""
     seconds: float = 0.0
     path: Path | None = None
     provenance: dict[str, Any] = field(default_factory=dict)

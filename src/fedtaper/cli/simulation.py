@@ -33,6 +33,10 @@ def run(
     engine: Annotated[
         str | None, typer.Option(help="reference, compiled, cpu, cuda or flower.")
     ] = None,
+    way: Annotated[
+        str | None,
+        typer.Option(help="How a network's clients are trained: per-client, stacked, compiled."),
+    ] = None,
     resume: Annotated[bool, typer.Option(help="Go on where a stopped run left off.")] = False,
     thin: Annotated[int | None, typer.Option(min=1, help="Record every N-th round.")] = None,
     updates: Annotated[
@@ -63,7 +67,7 @@ def run(
 
         made = run_file(file, out=folder, **how)
     else:
-        how["keep_data"] = keep_data
+        how |= {"keep_data": keep_data, "way": way}
         made = simulate(read_toml(file), seeds=chosen, out=folder, engine=engine, **how)
     give(folder=folder)
     show_run(made)

@@ -17,6 +17,7 @@ from fedtaper.rules.behaviours import needs_last
 if TYPE_CHECKING:
     from fedtaper.experiment import Experiment
 
+WAYS = ("per-client", "stacked", "compiled")  # of training a network's clients
 KEEP_DIM = 20_000  # networks up to this size keep their trajectory in the Run
 BLOCK_SAMPLES = 1e8  # samples touched between two looks at the clock: a fraction of a second
 

@@ -24,8 +24,9 @@ from fedtaper.core.protocols import (
     is_combining,
 )
 from fedtaper.core.sketch import SKETCH, sketch
-from fedtaper.engines import KEEP_DIM, taken_part
-from fedtaper.engines.network_client import Client, one_thread
+from fedtaper.engines import KEEP_DIM, WAYS, taken_part
+from fedtaper.engines.network_client import Client, Lane, one_thread
+from fedtaper.engines.stacked.ways import trainer_of
 from fedtaper.engines.steered import network_losses
 from fedtaper.engines.workers import Workers, can_fork, cores
 from fedtaper.experiment import Experiment
@@ -47,6 +48,7 @@ class Cpu:
         combining=True,
         challenges=True,
         steering=True,
+        ways=WAYS,
     )
 
     def check(self) -> None:
@@ -58,7 +60,7 @@ class Cpu:
 
     def open(self, experiment: Experiment, state: State, options: Options) -> CpuSession:
         """Workers start when the first rounds have shown that they pay."""
-        return CpuSession(experiment, state)
+        return CpuSession(experiment, state, way=options.way)
 
 
 ENGINE = Cpu()
@@ -68,25 +70,30 @@ class CpuSession:
     """The rounds of one run: shared model, server memory, workers."""
 
     def __init__(
-        self, experiment: Experiment, state: State, workers: int | None = None, device: str = "cpu"
-    ) -> None:
-        self.e, self.state = experiment, state
-        self.w = [torch.from_numpy(w).float().to(device) for w in state.w]
+        self, experiment: Experiment, state: State, workers: int | None = None,
+        device: str = "cpu", way: str | None = "per-client", dtype: torch.dtype = torch.float32,
+    ) -> None:  # fmt: skip
+        self.e, self.state, self.dtype = experiment, state, dtype
+        self.w = [torch.from_numpy(w).to(device, dtype) for w in state.w]
         self.memory = [
-            tuple(torch.from_numpy(array[s]).float().to(device) for array in state.memory)
+            tuple(torch.from_numpy(array[s]).to(device, dtype) for array in state.memory)
             for s in range(len(state.seeds))
         ]
         # where workers can reach it: every client's memory, (seeds, L, ...)
         self.kept = tuple(
-            torch.from_numpy(array).float().to(device).share_memory_() for array in state.clients
+            torch.from_numpy(array).to(device, dtype).share_memory_() for array in state.clients
         )
         self.own = Client(experiment, device)
         self.kinds: Any = ()
-        dim, clients = experiment.problem.dim, experiment.num_clients
-        self.group = max(1, min(clients, SLOT_BYTES // (4 * dim)))
-        self.workers = min(workers or cores(), clients)
+        dim, lanes = experiment.problem.dim, experiment.num_clients * len(state.seeds)
+        self.group = max(1, min(lanes, SLOT_BYTES // (4 * dim)))
+        self.workers = min(workers or cores(), lanes)
+        with one_thread(), torch.random.fork_rng(devices=[]):
+            self.trainer = trainer_of(experiment, state, way, self.own, self.workers, dtype)
         self.pool: Workers | None = None
         self.round_seconds = 0.0
+        self.shared_seconds = 0.0  # of the round under way, for each seed
+        self.ready: dict[int, list[tuple[Lane, Any, Any]]] = {}
 
     def advance(self, rounds: int) -> Block:
         """Move every seed on by so many rounds."""
@@ -104,13 +111,33 @@ class CpuSession:
             block.updates = np.full((*block.update_norms.shape, min(e.problem.dim, SKETCH)), np.nan)
         with one_thread(), torch.random.fork_rng(devices=[]):
             for k in range(rounds):
-                for s in np.flatnonzero(state.dead_round == 0):
-                    self._round(block, int(s), k, a[k])
+                alive = np.flatnonzero(state.dead_round == 0).tolist()
+                self._side_by_side(alive, a[k])
+                for s in alive:
+                    self._round(block, s, k, a[k])
                 state.round += 1
         return block
 
+    def _side_by_side(self, alive: list[int], a: Any) -> None:
+        """Train the lanes of all seeds together, where a stack has room for several."""
+        self.ready, self.shared_seconds = {}, 0.0
+        if self.trainer.width == 1 or len(alive) == 1:
+            return
+        began, round_ = time.perf_counter(), self.state.round
+        lanes = []
+        for s in alive:
+            seed = int(self.state.seeds[s])
+            there = np.flatnonzero(self.e.present(round_, round_ + 1, seed)[0])
+            lanes += [Lane(s, seed, i, round_) for i in there.tolist()]
+        if len(lanes) > self.group:
+            return
+        self.ready = {s: [] for s in alive}
+        for found in self._lanes_trained(lanes, self.w, a):
+            self.ready[found[0].row].append(found)
+        self.shared_seconds = (time.perf_counter() - began) / len(alive)
+
     def _round(self, block: Block, s: int, k: int, a: Any) -> None:
-        began = time.perf_counter()
+        began = time.perf_counter() - self.shared_seconds
         e, round_, seed = self.e, self.state.round, int(self.state.seeds[s])
         (weights,), (there,) = e.round_weights(round_, round_ + 1, seed)
         present = np.flatnonzero(there)
@@ -157,28 +184,40 @@ class CpuSession:
         last = None if self.state.last is None else self.state.last[s]
         place = (int(self.state.seeds[s]), draw)
         other = sent(kind, scale, honest.numpy().astype(np.float64), i, last, place)
-        return torch.from_numpy(other).float()
+        return torch.from_numpy(other).to(self.dtype)
 
     def _trained(
         self, members: Any, s: int, round_: int, anchor: Any, a: Any
     ) -> Iterator[tuple[int, tuple[float, ...], Any]]:
         """Each member's loss, accuracy, update norm and model, in the order of the members."""
-        sent = self.memory[s][: self.e.server.travels]
-        place = (s, int(self.state.seeds[s]), round_)
-        if self._pool_wanted() and len(members) > 1:
+        seed = int(self.state.seeds[s])
+        lanes = [Lane(s, seed, i, round_) for i in members.tolist()]
+        found = self.ready.get(s) or self._lanes_trained(lanes, {s: anchor}, a)
+        for lane, values, model in found:
+            yield lane.client, values, model
+
+    def _lanes_trained(self, lanes: list[Lane], anchors: Any, a: Any) -> Iterator[Any]:
+        """Each lane, its measures and its model, in the order of the lanes."""
+        sent = [memory[: self.e.server.travels] for memory in self.memory]
+        width = self.trainer.width
+        if self._pool_wanted() and len(lanes) > width:
             assert self.pool is not None
-            yield from self.pool.train(self.own, members, place, anchor, a, sent)
+            yield from self.pool.train(self.trainer, lanes, anchors, a, sent)
             return
-        for i in members.tolist():
-            kept = tuple(room[s, i] for room in self.kept)
-            found = self.own.train(i, *place[1:], anchor, a[:, i], kept, sent)
-            yield i, found, self.own.w
+        for low in range(0, len(lanes), width):
+            part = lanes[low : low + width]
+            values, models = self.trainer.train(part, anchors, a, self.kept, sent)
+            for lane, found, model in zip(part, values, models, strict=True):
+                yield lane, tuple(map(float, found)), model
 
     def _pool_wanted(self) -> bool:
         if self.pool is None and self.workers > 1 and can_fork():
             left = self.e.rounds - self.state.round
-            if self.round_seconds * left * len(self.state.seeds) > WORTHWHILE:
-                self.pool = Workers(self.e, self.workers - 1, self.group, self.kept)
+            seeds = len(self.state.seeds)
+            if self.round_seconds * left * seeds > WORTHWHILE:
+                self.pool = Workers(
+                    self.e, self.trainer, self.workers - 1, self.group, seeds, self.kept
+                )
         return self.pool is not None
 
     def _measure(self, block: Block, s: int, k: int, found: Any, change: float) -> None:
@@ -195,12 +234,16 @@ class CpuSession:
 
     def answers(self, s: int, clients: list[int], model: Any, round_: int, a: Any) -> Any:
         """What clients send back for any model."""
-        anchor = torch.from_numpy(model).float().to(self.own.device)
+        anchor = torch.from_numpy(model).to(self.own.device, self.dtype)
+        lanes = [Lane(s, int(self.state.seeds[s]), i, round_) for i in clients]
         found = np.empty((len(clients), len(model)))
+        nothing = {s: ()}  # no memory outlives a round where there are challenges
         with one_thread():
-            for row, i in enumerate(clients):
-                self.own.train(i, int(self.state.seeds[s]), round_, anchor, a[:, i])
-                found[row] = (self.own.w - anchor).cpu().numpy()
+            for low in range(0, len(lanes), self.trainer.width):
+                part = lanes[low : low + self.trainer.width]
+                _, models = self.trainer.train(part, {s: anchor}, a, (), nothing)
+                for row, trained in enumerate(models, start=low):
+                    found[row] = (trained - anchor).cpu().numpy()
         return found
 
     def losses(self, s: int) -> Any:

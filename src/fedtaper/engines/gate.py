@@ -8,7 +8,7 @@ import numpy as np
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import Capabilities, Engine, Options, is_combining
-from fedtaper.engines import registry
+from fedtaper.engines import WAYS, registry
 from fedtaper.experiment import Experiment
 
 PREFERRED = {  # by kind of problem, the quickest first
@@ -90,7 +90,7 @@ def table() -> list[list[str]]:
     rows = [["", *found]]
     for words, can in ROWS.items():
         rows.append([words, *(UNKNOWN if c is None else _mark(can(c)) for c in found.values())])
-    for what in ("precisions", "devices"):
+    for what in ("precisions", "ways", "devices"):
         rows.append([what, *(UNKNOWN if c is None else _words(c, what) for c in found.values())])
     return rows
 
@@ -111,7 +111,8 @@ def _mark(can: bool) -> str:
 
 
 def _words(capabilities: Capabilities, field: str) -> str:
-    words = capabilities.devices if field == "devices" else capabilities.precisions
+    named = {"devices": capabilities.devices, "ways": capabilities.ways}
+    words = named.get(field, capabilities.precisions)
     return ", ".join(words) or "-"
 
 
@@ -119,6 +120,7 @@ def _known_words(options: Options) -> None:
     for name, value, known in (
         ("device", options.device, DEVICES),
         ("precision", options.precision, PRECISIONS),
+        ("way", options.way, WAYS),
     ):
         if value is not None and not (isinstance(value, str) and value in known):
             words = " or ".join(f'"{word}"' for word in known)
@@ -159,6 +161,8 @@ def _objections(e: Experiment, engine: Engine, options: Options) -> Iterator[str
         choice = " or ".join(can.precisions)
         hint = f"use precision {choice}" if choice else 'precision is a choice for device="cuda"'
         yield f"the {name} engine has no precision {options.precision!r}: {hint}"
+    if options.way is not None and options.way not in can.ways:
+        yield f"the {name} engine has no choice of ways: leave way=None"
     if options.device is not None and options.device not in can.devices:
         yield (
             f"the {name} engine runs on {', '.join(can.devices)}, not on {options.device!r}"

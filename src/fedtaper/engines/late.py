@@ -32,7 +32,7 @@ class AnyOrder(Cpu):
         """In step where everyone is."""
         if experiment.in_step:
             return super().open(experiment, state, options)
-        return LateSession(experiment, state)
+        return LateSession(experiment, state, way=options.way)
 
 
 ENGINE = AnyOrder()
@@ -41,8 +41,11 @@ ENGINE = AnyOrder()
 class LateSession(CpuSession):
     """Each update is made from the model that its client was sent."""
 
-    def __init__(self, experiment: Experiment, state: State, workers: int | None = None) -> None:
-        super().__init__(experiment, state, workers)
+    def __init__(
+        self, experiment: Experiment, state: State, workers: int | None = None,
+        way: str | None = "per-client", dtype: torch.dtype = torch.float32,
+    ) -> None:  # fmt: skip
+        super().__init__(experiment, state, workers, way=way, dtype=dtype)
         self.timeline = Timeline.of(experiment, state)
 
     def steer(self, experiment: Experiment) -> None:
@@ -83,6 +86,9 @@ class LateSession(CpuSession):
         notes = {n: float(v[s, 0]) for n, v in self.timeline.notes(round_, round_ + 1).items()}
         note(block, s, k, notes | {"seconds": self.round_seconds})
 
+    def _side_by_side(self, alive: list[int], a: Any) -> None:
+        """Each seed by itself: its clients start from models of their own."""
+
     def _moves(self, slots: Arrivals, s: int) -> Iterator[tuple[int, float, Array, Any]]:
         """Client, staleness weight, measures and update of every slot.
 
@@ -95,7 +101,7 @@ class LateSession(CpuSession):
             together.setdefault(place, []).append(slot)
         for (base, draw, row), members in together.items():
             kept = self.state.history[s, base % self.timeline.depth]
-            anchor = torch.from_numpy(kept).float()
+            anchor = torch.from_numpy(kept).to(self.dtype)
             a = actual_step_sizes(self.e, row, row + 1)[0]
             self.kinds = tables(self.e, row, row + 1)
             factor = {int(slots.client[0, m]): float(slots.factor[0, m]) for m in members}

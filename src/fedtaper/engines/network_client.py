@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 
@@ -79,6 +80,52 @@ class Client:
     def _taken(self, client: int, batch: Any) -> Any:
         taken = self.problem.take(client, batch)
         return taken if self.device == "cpu" else converted(taken, lambda t: t.to(self.device))
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One client's round in the run of one seed; ``row`` is that seed's place in the State."""
+
+    row: int
+    seed: int
+    client: int
+    round: int
+
+
+class Trainer(Protocol):
+    """A way to train up to ``width`` lanes at once."""
+
+    width: int
+
+    def train(
+        self, lanes: Sequence[Lane], anchors: Any, a: Any, kept: Memory, sent: Any
+    ) -> tuple[Any, Any]:
+        """Each lane's mean loss, accuracy and update norm, and its model.
+
+        ``anchors`` and ``sent`` are looked up by the seed's row, ``a`` (updates, L) by client.
+        ``kept`` holds every client's memory, (seeds, L, ...), which is changed in place.
+        """
+        ...
+
+
+class Apart:
+    """Lane after lane, each with the network to itself."""
+
+    width = 1
+
+    def __init__(self, own: Client) -> None:
+        self.own = own
+
+    def train(
+        self, lanes: Sequence[Lane], anchors: Any, a: Any, kept: Memory, sent: Any
+    ) -> tuple[Any, Any]:
+        """A single lane; its model is overwritten by the next."""
+        (lane,) = lanes
+        i, row = lane.client, lane.row
+        memory = tuple(room[row, i] for room in kept)
+        place = (i, lane.seed, lane.round)
+        found = self.own.train(*place, anchors[row], a[:, i], memory, tuple(sent[row]))
+        return [found], [self.own.w]
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import Memory
-from fedtaper.engines.network_client import Client
+from fedtaper.engines.network_client import Lane, Trainer
 from fedtaper.experiment import Experiment
 
 
@@ -27,15 +27,18 @@ def can_fork() -> bool:
 
 
 class Workers:
-    """Forked processes that take the next client off a shared list until none is left."""
+    """Forked processes that take the next lanes off a shared list until none is left."""
 
-    def __init__(self, experiment: Experiment, count: int, slots: int, kept: Memory) -> None:
+    def __init__(
+        self, experiment: Experiment, trainer: Trainer, count: int, slots: int, seeds: int,
+        kept: Memory,
+    ) -> None:  # fmt: skip
         fork = multiprocessing.get_context("fork")
         self.kept = kept
-        travels = experiment.server.travels
-        self.sent = torch.zeros(travels, experiment.problem.dim).share_memory_()
-        self.anchor = torch.zeros(experiment.problem.dim).share_memory_()
-        self.models = torch.zeros(slots, experiment.problem.dim).share_memory_()
+        travels, dim = experiment.server.travels, experiment.problem.dim
+        self.sent = torch.zeros(seeds, travels, dim).share_memory_()
+        self.anchors = torch.zeros(seeds, dim).share_memory_()
+        self.models = torch.zeros(slots, dim).share_memory_()
         self.values = torch.zeros(slots, 3, dtype=torch.float64).share_memory_()
         self.next = fork.Value("l", 0)
         self.pipes: list[Any] = []
@@ -43,52 +46,50 @@ class Workers:
         for _ in range(count):
             here, there = fork.Pipe()
             held = [*self.pipes, here]  # a child keeps no end of the parent's: it sees its death
-            process = fork.Process(target=self._serve, args=(experiment, there, held), daemon=True)
+            process = fork.Process(target=self._serve, args=(trainer, there, held), daemon=True)
             process.start()
             there.close()
             self.pipes.append(here)
             self.processes.append(process)
 
-    def _serve(self, experiment: Experiment, pipe: Any, held: list[Any]) -> None:
+    def _serve(self, trainer: Trainer, pipe: Any, held: list[Any]) -> None:
         for other in held:
             other.close()
         torch.set_num_threads(1)
-        own = Client(experiment)
         with suppress(EOFError, KeyboardInterrupt, OSError):
             while (job := pipe.recv()) is not None:
                 try:
-                    self._work(own, *job)
+                    self._work(trainer, *job)
                     pipe.send(None)
                 except Exception as trouble:
                     known = isinstance(trouble, FedtaperError)
                     pipe.send(trouble if known else f"{type(trouble).__name__}: {trouble}")
 
-    def _work(self, own: Client, members: Any, place_: tuple[int, int, int], a: Any) -> None:
-        s, seed, round_ = place_
+    def _work(self, trainer: Trainer, lanes: Sequence[Lane], a: Any) -> None:
         while True:
             with self.next.get_lock():
-                place = self.next.value
-                self.next.value += 1
-            if place >= len(members):
+                low = self.next.value
+                self.next.value += trainer.width
+            part = lanes[low : low + trainer.width]
+            if not part:
                 return
-            i = int(members[place])
-            kept = tuple(room[s, i] for room in self.kept)
-            values = own.train(i, seed, round_, self.anchor, a[:, i], kept, tuple(self.sent))
-            self.models[place] = own.w
-            self.values[place] = torch.tensor(values, dtype=torch.float64)
+            values, models = trainer.train(part, self.anchors, a, self.kept, self.sent)
+            for place, found, model in zip(range(low, len(lanes)), values, models, strict=False):
+                self.models[place] = model
+                self.values[place] = torch.as_tensor(found, dtype=torch.float64)
 
     def train(
-        self, own: Client, members: Any, place_: tuple[int, int, int], anchor: Any, a: Any,
-        sent: Memory,
-    ) -> Iterator[tuple[int, tuple[float, ...], Any]]:  # fmt: skip
-        """Each member's values and model, in the order of the members."""
-        self.anchor.copy_(anchor)
-        for room, vector in zip(self.sent, sent, strict=True):
-            room.copy_(vector)
+        self, trainer: Trainer, lanes: Sequence[Lane], anchors: Any, a: Any, sent: Any
+    ) -> Iterator[tuple[Lane, tuple[float, ...], Any]]:
+        """Each lane's values and model, in the order of the lanes."""
+        for row in {lane.row for lane in lanes}:
+            self.anchors[row] = anchors[row]
+            for room, vector in zip(self.sent[row], sent[row], strict=True):
+                room.copy_(vector)
         self.next.value = 0
         for pipe in self.pipes:
-            pipe.send((members, place_, a))
-        self._work(own, members, place_, a)
+            pipe.send((lanes, a))
+        self._work(trainer, lanes, a)
         for pipe in self.pipes:
             try:
                 trouble = pipe.recv()
@@ -100,8 +101,8 @@ class Workers:
                 raise trouble
             if trouble is not None:
                 raise FedtaperError(f"a worker failed: {trouble}")
-        for place, i in enumerate(members.tolist()):
-            yield i, tuple(self.values[place].tolist()), self.models[place]
+        for place, lane in enumerate(lanes):
+            yield lane, tuple(self.values[place].tolist()), self.models[place]
 
     def close(self) -> None:
         """Send the processes home."""

@@ -25,8 +25,6 @@ from fedtaper.problems.network import (
     minibatches,
     need_torch,
     size_of,
-    statistics_of,
-    trial,
 )
 from fedtaper.problems.randomness import seeded
 from fedtaper.problems.samples import InMemory, Samples, converted, samples_of
@@ -246,12 +244,7 @@ class Custom(Network):
                 f"evaluate must return a dictionary of names and numbers, not {found!r:.80}",
             ) from None
 
-    @cached_property
-    def stackable(self) -> bool:
-        """Whether clients can be trained side by side as one stacked model.
-
-        Their data must be tensors in memory, and the model may neither draw random numbers in
-        training (dropout) nor keep running statistics.
-        """
-        held = all(isinstance(s, InMemory) and s.keys is None for s in self.samples)
-        return held and not statistics_of(self.module()) and not trial(self, 0)
+    @property
+    def in_memory(self) -> bool:
+        """Whether all data are tensors in memory."""
+        return all(isinstance(samples, InMemory) for samples in self.samples)

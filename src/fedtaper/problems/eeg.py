@@ -227,6 +227,11 @@ class SeizureDetection(Network):
         x, y = (tensor[index] for tensor in self._tensors[client])
         return (x if dtype is None else x.to(dtype)), y
 
+    @property
+    def in_memory(self) -> bool:
+        """All windows are."""
+        return True
+
     def batch_loss(self, module: Any, x: Any, y: Any) -> tuple[Any, Any]:
         """Mean cross-entropy, and the share of windows that are classified correctly."""
         return cross_entropy_and_accuracy(module, x, y)

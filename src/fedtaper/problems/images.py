@@ -34,7 +34,6 @@ from fedtaper.problems.network import (
     minibatches,
     need_torch,
     size_of,
-    trial,
 )
 from fedtaper.problems.randomness import seeded
 
@@ -219,10 +218,10 @@ class ImageClassification(Network):
         """Mean cross-entropy, and the share of right answers."""
         return cross_entropy_and_accuracy(module, x, y)
 
-    @cached_property
-    def stackable(self) -> bool:
-        """Whether clients can be trained side by side as one stacked model: no random layers."""
-        return isinstance(self.model, str) or not trial(self)
+    @property
+    def in_memory(self) -> bool:
+        """All images are."""
+        return True
 
     @cached_property
     def test(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -45,6 +45,7 @@ def run(
     engine: str | Engine | None = None,
     device: str | None = None,
     precision: str | None = None,
+    way: str | None = None,
     thin: int | None = None,
     updates: bool = False,
     progress: bool | None = None,
@@ -72,6 +73,9 @@ def run(
             given. Or an engine of your own, see :class:`fedtaper.core.protocols.Engine`.
         device: "cpu" or "cuda"; networks only. By default the CPU.
         precision: "bf16" (the default) or "float32", on CUDA.
+        way: how a network's clients are trained on the CPU: "per-client", "stacked" (all clients'
+            models as one) or "compiled" (the same, compiled). The results are the same but for
+            rounding. A resumed run keeps its way.
         thin: record every thin-th round (and the last). By default all, unless they would
             take more than 1 GiB.
         updates: record every client's update, (rounds, L, dim), as ``run.updates`` (networks: a
@@ -100,7 +104,7 @@ def run(
         raise FedtaperError(f"also must be a function of the Run, not {also!r:.80}")
     if resume and out is None:
         raise FedtaperError("resume=True needs out=, the folder of the run to go on with")
-    options = Options(updates, seeds is not None, precision, device)
+    options = Options(updates, seeds is not None, precision, device, way)
     selected = choose(experiment, engine, options)
     calls = checked(callbacks)
     first, begins = warm(experiment, start, chosen)

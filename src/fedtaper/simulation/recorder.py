@@ -132,6 +132,8 @@ class Recorder:
             kept["history"] = state.history
         if state.sites is not None:
             kept["sites"] = state.sites
+        if state.way:
+            kept["way"] = np.array(state.way)
         if self.updates is not None:
             kept["updates"] = self.updates[:, :done]
         if self.w is not None:
@@ -164,6 +166,7 @@ class Recorder:
         if state.last is not None:
             state.last = saved["last"]
         state.history = saved.get("history")
+        state.way = str(saved.get("way", ""))
         here, there = self._places(state, saved, shape)
         self.norms[:, here] = saved["norms"][:, there]
         if self.w is not None:
@@ -223,6 +226,7 @@ class Recorder:
             looks=None if self.controller is None else self.controller.looks(),
             diverged=_divergences(e, state),
             engine=engine,
+            way=state.way.partition(" ")[0],
             seconds=seconds,
             start=self.start,
             stopped=self.stopped,

@@ -91,6 +91,7 @@ def _loaded(folder: Path, problem: Any, experiment: Experiment | None) -> Run:
         looks=looks,
         diverged=tuple(Divergence(**d) for d in notes["diverged"]),
         engine=str(notes["engine"]),
+        way=str(notes.get("way", "")),
         seconds=float(notes["seconds"]),
         path=folder,
         provenance=notes,

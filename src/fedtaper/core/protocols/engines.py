@@ -33,6 +33,7 @@ class Capabilities:
     precisions: tuple[str, ...] = ()  # besides the default; () where there is no choice
     devices: tuple[str, ...] = ("cpu",)
     memory_at_sites: bool = False  # clients' memories stay where they are made
+    ways: tuple[str, ...] = ()  # of training a network's clients; () where there is no choice
     saves_each_round: bool = False  # rounds too dear to lose one: a checkpoint after each
 
 
@@ -44,6 +45,7 @@ class Options:
     many_seeds: bool = False
     precision: str | None = None
     device: str | None = None
+    way: str | None = None
 
 
 @dataclass
@@ -61,6 +63,7 @@ class State:
     history: Array | None = None  # models of the last rounds, (seeds, depth, d): k at k % depth
     clients: tuple[Array, ...] = ()  # the local rule's memories, each (seeds, L, ...), if kept
     sites: NDArray[np.int64] | None = None  # or, (seeds, L, 3), which ones the sites have kept
+    way: str = ""  # how a network engine trains the clients, where it has a choice
 
 
 @dataclass

@@ -104,6 +104,11 @@ class LinearProblem(QuadraticProblem, Protocol):
 class NetworkProblem(Problem, Protocol):
     """A torch module and data: what the network engines need to train it quickly."""
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether ``take`` picks rows of tensors in memory, so that it may take any number."""
+        ...
+
     def module(self) -> Any:
         """A fresh ``torch.nn.Module``."""
         ...

@@ -1,0 +1,1 @@
+"""Clients side by side: one stacked model for any torch module."""

@@ -1,0 +1,170 @@
+"""Many clients' models as one: trained side by side, a lane for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.func import vmap
+from torch.utils._pytree import tree_map
+
+from fedtaper.core.protocols import Memory, as_network
+from fedtaper.core.rules import restarted
+from fedtaper.engines.network_client import Lane
+from fedtaper.engines.stacked.batches import RoundBatches, Turn
+from fedtaper.engines.stacked.step import Layout, Loss, Step, step_of
+from fedtaper.experiment import Experiment
+from fedtaper.problems.network import Minibatches
+
+LOOKED_AT = 100  # clients whose batch sizes are looked at
+BUSY = 0.5  # share of the lanes with something to do that pays for the compiled step of all
+
+
+class Stack:
+    """Up to ``width`` lanes at once.
+
+    The compiled step has one shape: all lanes, with the mini-batches that most updates have.
+    Lanes without such a batch are masked in it. Everything else goes by the plain step.
+    """
+
+    def __init__(
+        self, experiment: Experiment, width: int, compiled: bool = False, device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:  # fmt: skip
+        self.e, self.width, self.device, self.dtype = experiment, width, device, dtype
+        self.problem = as_network(experiment.problem)
+        self.loss = Loss(self.problem, self.problem.module().to(device, dtype))
+        self.layout = Layout.of(self.loss)
+        self.plain: Step = step_of(self.loss, experiment.local, self.layout)
+        self.fast: Step | None = None
+        self.sizes: frozenset[int] = frozenset()
+        if compiled:
+            self.everyone = torch.ones(width, dtype=torch.bool, device=device)
+            self._compile()
+
+    def _compile(self) -> None:
+        """Make the compiled step, for every shape that it will see: forks must find it ready."""
+        torch._dynamo.config.recompile_limit = 256  # one for each model, rule and shape
+        torch._dynamo.config.accumulated_recompile_limit = 4096
+        # in this process: a forked worker would wait for ever for compiler processes of its own
+        self.fast = torch.compile(self.plain, dynamic=False, options={"compile_threads": 1})
+        first = torch.from_numpy(self.problem.initial(self.e.seed)).to(self.device, self.dtype)
+        start = first.repeat(self.width, 1)
+        came = tuple(start.clone() for _ in range(self.e.local.receives))
+        own = vmap(self.e.local.init)(start) if self.e.local.keeps == "run" else ()
+        a = torch.zeros(self.width, device=self.device, dtype=self.dtype)
+        self.sizes = usual_sizes(self.e)
+        for size in self.sizes:
+            index = np.arange(size) % int(self.problem.sizes[0])
+            taken = self.problem.take(0, Minibatches(index, np.array([size])), self.dtype)
+            batch = tree_map(lambda t: torch.stack([t] * self.width).to(self.device), taken)
+            memory = self._begun(start, own, came)
+            with torch.no_grad():
+                self.fast(start.clone(), memory, start, a, self.everyone, {}, batch)
+
+    def train(
+        self, lanes: Sequence[Lane], anchors: Any, a: Any, kept: Memory, sent: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean loss, accuracy and update norm of each lane, (lanes, 3), and its model, (lanes, d).
+
+        ``anchors`` and ``sent`` are looked up by the seed's row, ``a`` (updates, L) by client.
+        ``kept`` holds every client's memory, (seeds, L, ...), which is changed in place.
+        """
+        count, room = len(lanes), self._room(len(lanes))
+        held = [*lanes, *[lanes[-1]] * (room - count)]  # lanes that nobody needs stand idle
+        rows, clients = ([getattr(lane, name) for lane in held] for name in ("row", "client"))
+        start = torch.stack([anchors[row] for row in rows]).to(self.device, self.dtype)
+        came = tuple(torch.stack(parts) for parts in zip(*(sent[row] for row in rows)))  # noqa: B905 (nothing may be sent)
+        own = tuple(memory[rows, clients] for memory in kept)
+        steps = torch.from_numpy(np.asarray(a)[:, clients]).to(self.device, self.dtype)
+        memory = self._begun(start, own, came)
+        batches = RoundBatches(self.e, self.problem, lanes, len(a), self.device, self.dtype)
+        with torch.no_grad():
+            w, memory, means = self._updated(batches, start, steps, memory)
+            if kept:
+                after = vmap(self.e.local.finish)(w, start, steps.sum(0), memory)  # type: ignore[arg-type]
+                for array, value in zip(kept, after, strict=True):
+                    array[rows[:count], clients[:count]] = value[:count].to(array.dtype)
+            norms = torch.linalg.vector_norm(w - start, dim=1)
+        return torch.column_stack([means, norms])[:count].double().cpu(), w[:count]
+
+    def _room(self, count: int) -> int:
+        """How many lanes there is room for: the compiled step always has all."""
+        return count if self.fast is None else self.width
+
+    def _begun(self, start: Any, own: Memory, came: Memory) -> Memory:
+        """The memories as the round begins."""
+        if self.e.local.keeps == "nothing":
+            return ()
+        begin = vmap(lambda w, kept, sent: restarted(self.e.local, w, kept, sent))
+        found: Memory = begin(start, own, came)
+        return tuple(part.contiguous() for part in found)
+
+    def _updated(
+        self, batches: RoundBatches, start: Any, steps: Any, memory: Memory
+    ) -> tuple[Any, Memory, Any]:
+        """The models after all updates, the memories, and each lane's mean loss and accuracy."""
+        room = len(start)
+        w = start.clone()
+        sums = torch.zeros(room, 2, device=self.device, dtype=self.dtype)
+        for turn in batches.turns:
+            m = None if len(turn.members) == room else torch.from_numpy(turn.members)
+            if self.fast is not None and self._pays(turn):
+                a, active, batch = self._whole(batches, turn, steps)
+                batch = tree_map(torch.Tensor.contiguous, batch)  # the shape that was compiled
+                w, memory, *both = self.fast(w, memory, start, a, active, {}, batch)
+                found = torch.stack(both, 1)[slice(None) if m is None else m]
+            elif m is None:
+                batch = batches.of(turn)
+                w, memory, *both = self.plain(w, memory, start, _at(steps, turn), None, {}, batch)
+                found = torch.stack(both, 1)
+            else:
+                part = tuple(array[m] for array in memory)
+                a, batch = _at(steps, turn), batches.of(turn)
+                new, after, *both = self.plain(w[m], part, start[m], a, None, {}, batch)
+                w, memory = _put(w, m, new), tuple(map(_put, memory, [m] * len(after), after))
+                found = torch.stack(both, 1)
+            if m is None:
+                sums += found
+            else:
+                sums[m] += found
+        made = [len(sizes) for sizes in batches.sizes] + [1] * (room - len(batches.sizes))
+        return w, memory, sums / torch.tensor(made, device=self.device)[:, None]
+
+    def _pays(self, turn: Turn) -> bool:
+        return turn.size in self.sizes and len(turn.members) >= BUSY * self.width
+
+    def _whole(self, batches: RoundBatches, turn: Turn, steps: Any) -> tuple[Any, Any, Any]:
+        """Step sizes, who is active, and mini-batches of all lanes, the idle ones too."""
+        row = turn.row if len(turn.members) == self.width else None
+        if row is not None:
+            return steps[row], self.everyone, batches.of(turn)
+        rows = np.zeros(self.width, dtype=np.int64)
+        rows[turn.members] = turn.rows
+        active = np.zeros(self.width, dtype=bool)
+        active[turn.members] = True
+        lanes = np.arange(self.width)
+        a = steps[torch.from_numpy(rows), torch.from_numpy(lanes)]
+        every = Turn(np.minimum(lanes, len(batches.lanes) - 1), rows, turn.size)
+        return a, torch.from_numpy(active).to(self.device), batches.of(every)
+
+
+def _at(steps: Any, turn: Turn) -> Any:
+    """The members' step sizes."""
+    return steps[torch.from_numpy(turn.rows), torch.from_numpy(turn.members)]
+
+
+def _put(whole: Any, members: Any, part: Any) -> Any:
+    """The whole with some lanes exchanged."""
+    return whole.index_copy(0, members.to(whole.device), part)
+
+
+def usual_sizes(e: Experiment) -> frozenset[int]:
+    """The batch sizes worth a compilation: those of at least a fifth of the updates."""
+    problem = as_network(e.problem)
+    some = np.unique(np.linspace(0, e.num_clients - 1, LOOKED_AT).astype(int)).tolist()
+    found = np.concatenate([problem.batches(e, 0, i, 0).size for i in some])  # type: ignore[attr-defined]
+    sizes, counts = np.unique(found, return_counts=True)
+    return frozenset(int(s) for s, c in zip(sizes, counts, strict=True) if c >= len(found) / 5)

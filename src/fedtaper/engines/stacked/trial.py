@@ -1,0 +1,86 @@
+"""Whether a model can be stacked: tried on a few samples, against one model after another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_map
+
+from fedtaper.core.protocols import as_network
+from fedtaper.core.rules import restarted
+from fedtaper.engines.stacked.step import Layout, Loss, step_of
+from fedtaper.experiment import Experiment
+from fedtaper.problems.network import Minibatches, bind, statistics_of, trial
+
+CLOSE = 1e-3  # of the update, in single precision
+LANES = 3
+
+
+def objection(e: Experiment) -> str | None:
+    """Why the clients cannot be stacked, or None where they can."""
+    problem = as_network(e.problem)
+    if not problem.in_memory:
+        return "its data are read as they are needed"
+    if statistics_of(problem.module()):
+        return "the model keeps running statistics"
+    if trial(problem):
+        return "the model draws random numbers as it trains (dropout)"
+    try:
+        one_by_one, together = _updates(e)
+    except Exception as trouble:  # whatever vmap, the model, the loss or the rule object to
+        first = str(trouble).strip().partition("\n")[0]
+        kind = type(trouble).__name__
+        return f"vmap cannot take the model, its loss or the rule ({kind}: {first:.100})"
+    off = float((one_by_one - together).norm() / one_by_one.norm().clamp_min(1e-30))
+    if not off <= CLOSE:
+        return f"the stacked update differs from the clients' own by {off:.1g} of its size"
+    return None
+
+
+def _updates(e: Experiment) -> tuple[Any, Any]:
+    """An update of a few lanes, model after model and stacked, (lanes, d)."""
+    problem = as_network(e.problem)
+    rng = np.random.default_rng(0)
+    count = min(e.batch_size, int(problem.sizes[0]))
+    picks = [rng.integers(int(problem.sizes[0]), size=count) for _ in range(LANES)]
+    taken = [problem.take(0, Minibatches(index, np.array([count]))) for index in picks]
+    first = torch.from_numpy(problem.initial(e.seed)).float()
+    w = first + 0.01 * first.std() * torch.from_numpy(rng.normal(size=(LANES, len(first)))).float()
+    sent = tuple(0.01 * w[0] for _ in range(e.local.receives))
+    memory = [restarted(e.local, one, e.local.init(one), sent) for one in w]
+    a = torch.full((LANES,), 0.01)
+    module = problem.module()
+    gradient = torch.zeros_like(first)
+    found = []
+    for j, batch in enumerate(taken):
+        bind(module, w[j].clone(), gradient.zero_())
+        loss, _ = problem.batch_loss(module, *batch)
+        loss.backward()
+        new, _ = e.local.step(w[j], gradient, first, 0.01, memory[j])
+        found.append(new - w[j])
+    whole = Loss(problem, problem.module())
+    step = step_of(whole, e.local, Layout.of(whole))
+    stacked = tuple(torch.stack(parts) for parts in zip(*memory, strict=True))
+    batch = tree_map(lambda *parts: torch.stack(parts), *taken)
+    with torch.no_grad():
+        new, *_ = step(w, stacked, first.expand_as(w), a, None, {}, batch)
+    return torch.stack(found), new - w
+
+
+def bytes_per_lane(e: Experiment) -> int:
+    """What a lane takes in memory: models, gradient, memories, and what the backward pass keeps."""
+    problem = as_network(e.problem)
+    kept = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor.numel() * tensor.element_size())
+        return tensor
+
+    count = min(e.batch_size, int(problem.sizes.max()))
+    client = int(problem.sizes.argmax())
+    batch = problem.take(client, Minibatches(np.arange(count), np.array([count])))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        problem.batch_loss(problem.module(), *batch)
+    return int(4 * problem.dim * 8 + 2 * sum(kept))

@@ -1,0 +1,66 @@
+"""The ways to train the clients of a round, and which of them a run goes.
+
+``per-client``: one network, client after client, the clients over all cores. ``stacked``: all
+clients' models as one, by ``vmap``. ``compiled``: the same, through ``torch.compile``. They give
+the same results but for rounding, so the way is kept in the State: a resumed run goes on as it
+began.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from fedtaper.core.errors import FedtaperError, warn
+from fedtaper.core.protocols import State
+from fedtaper.engines import WAYS
+from fedtaper.engines.network_client import Apart, Client, Trainer
+from fedtaper.engines.stacked.stack import Stack
+from fedtaper.engines.stacked.trial import bytes_per_lane, objection
+from fedtaper.experiment import Experiment
+
+PER_CLIENT, STACKED, COMPILED = WAYS
+STACK_BYTES = 2**28  # models, gradients and what their step keeps, of a stack in one process
+
+
+def trainer_of(
+    e: Experiment, state: State, asked: str | None, own: Client, workers: int,
+    dtype: torch.dtype = torch.float32,
+) -> Trainer:  # fmt: skip
+    """What trains the lanes: as the State says, or as is asked; the State then says which."""
+    if state.way:
+        way, width = _read(state.way, asked)
+        return _made(e, way, width, own, dtype)
+    way = asked or PER_CLIENT  # as every run of earlier versions went
+    if way != PER_CLIENT and (why := objection(e)) is not None:
+        warn(f"{way} is not possible: {why}; the clients are trained one by one")
+        way = PER_CLIENT
+    width = 1 if way == PER_CLIENT else width_of(e, len(state.seeds), workers)
+    state.way = f"{way} {width}"
+    return _made(e, way, width, own, dtype)
+
+
+def _made(e: Experiment, way: str, width: int, own: Client, dtype: torch.dtype) -> Trainer:
+    if way == PER_CLIENT:
+        return Apart(own)
+    return Stack(e, width, way == COMPILED, own.device, dtype)
+
+
+def width_of(e: Experiment, seeds: int, workers: int) -> int:
+    """Lanes of one stack: a share for each core, as many as fit memory."""
+    lanes = max(1, int(np.ceil(float(e.rates.sum()) * seeds)))
+    fit = max(1, STACK_BYTES // bytes_per_lane(e))
+    return int(max(1, min(-(-lanes // workers), fit)))
+
+
+def _read(stored: str, asked: str | None) -> tuple[str, int]:
+    """The way and the width that a State holds."""
+    way, _, width = stored.partition(" ")
+    if way not in WAYS or not width.isdigit() or int(width) < 1:
+        raise FedtaperError(f"the stopped run went a way that is not known here: {stored!r:.40}")
+    if asked is not None and asked != way:
+        raise FedtaperError(
+            f'the stopped run goes the way "{way}", not "{asked}": resume without way=, so that '
+            "it ends as it would have"
+        )
+    return way, int(width)

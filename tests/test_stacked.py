@@ -1,0 +1,352 @@
+"""All clients' models as one: the same numbers as client by client, and as the reference loop."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cosine_similarity, cross_entropy, mse_loss
+
+import fedtaper as ft
+from fedtaper import engines
+from fedtaper.engines import cpu, late
+from fedtaper.engines.network_client import Lane
+from fedtaper.engines.stacked.stack import Stack
+from fedtaper.engines.stacked.trial import objection
+
+SIZES = (20, 9, 20, 13, 5)  # some with short batches, one with fewer than a batch
+RULES = {
+    "sgd": (ft.Sgd(), ft.Average()),
+    "proximal": (ft.Proximal(0.3), ft.Adam()),
+    "momentum": (ft.Momentum(0.8), ft.Average()),
+    "nesterov": (ft.Momentum(0.8, nesterov=True, reset=True), ft.AverageMomentum()),
+    "adamw": (ft.AdamW(), ft.Average()),
+    "adamw reset": (ft.AdamW(reset=True), ft.Average()),
+    "scaffold": (ft.Scaffold(), ft.Controlled()),
+    "feddyn": (ft.Dynamic(0.1), ft.DynamicServer(0.1)),
+    "median": (ft.Sgd(), ft.Median()),
+}
+
+
+def scored(model, x, y):
+    answers = model(x)
+    return cross_entropy(answers, y), (answers.argmax(1) == y).to(answers.dtype).mean()
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+def numbers(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def labels(count, seed=0):
+    return np.random.default_rng(seed).integers(0, 3, count)
+
+
+def problem(loss=scored, init=mlp, data=None, **how):
+    data = data or [(numbers(n, 4, seed=n), labels(n, n)) for n in SIZES]
+    return ft.Custom(loss, init, data, **how)
+
+
+def experiment(made=None, rule="sgd", **how):
+    local, server = RULES[rule]
+    plain = {"rounds": 4, "local_epochs": 2, "batch_size": 8, "local": local, "server": server}
+    schedules = [ft.Power(0.1, 0.6), ft.Power(0.05, 0.9)] + [ft.Constant(0.03)] * 3
+    made = made or problem()
+    return ft.Experiment(made, schedules[: made.num_clients], **(plain | how))
+
+
+pytestmark = pytest.mark.filterwarnings("ignore::fedtaper.core.errors.FedtaperWarning")
+
+
+def in_double(e, seeds=(0,), make=cpu.CpuSession, width=None):
+    """The stacked rounds in double precision, all lanes in one process."""
+    state = engines.init(e, np.array(seeds))
+    state.way = f"stacked {width or len(SIZES) * len(seeds)}"
+    session = make(e, state, workers=1, way=None, dtype=torch.float64)
+    block = session.advance(e.rounds)
+    session.sync()
+    return block, state
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_agrees_with_the_reference_loop(rule):
+    e = experiment(rule=rule, participation=(1.0, 0.6, 0.7, 1.0, 0.5))
+    wanted = ft.run(e, engine="reference", progress=False)
+    block, _ = in_double(e)
+    assert np.allclose(block.w[0], wanted.w, rtol=0, atol=1e-10)
+    assert np.allclose(block.update_norms[0], wanted.update_norms, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("how", [{"local_steps": (3, 1, 4, 2, 3), "local_epochs": None}, {}])
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_neither_chunks_nor_unequal_steps_change_the_result(how, width):
+    e = experiment(rule="momentum", **how)
+    wanted = ft.run(e, engine="reference", progress=False)
+    block, _ = in_double(e, width=width)
+    assert np.allclose(block.w[0], wanted.w, rtol=0, atol=1e-10)
+
+
+def test_seeds_side_by_side_are_the_seeds_one_by_one():
+    e = experiment(rule="scaffold", participation=0.7)
+    block, state = in_double(e, seeds=(3, 8, 5))
+    for row, seed in enumerate((3, 8, 5)):
+        alone, own = in_double(e, seeds=(seed,))
+        assert np.allclose(block.w[row], alone.w[0], rtol=0, atol=1e-12)
+        assert np.allclose(state.clients[0][row], own.clients[0][0], rtol=0, atol=1e-12)
+
+
+def test_late_updates_agree_with_the_reference_loop():
+    e = experiment(delays=(0, 1, 2, 0, 3), staleness=ft.Polynomial(0.5))
+    wanted = ft.run(e, engine="reference", progress=False)
+    block, _ = in_double(e, make=late.LateSession)
+    assert np.allclose(block.w[0], wanted.w, rtol=0, atol=1e-10)
+
+
+def test_all_else_goes_on_as_it_does_client_by_client():
+    e = experiment(
+        rounds=8, behaviours={1: ft.After(2, ft.Noise(0.1)), 3: ft.Copies()},
+        challenges=ft.Challenges(base=2, every=3), participation=0.8,
+    )  # fmt: skip
+    one, two = (
+        ft.run(e, way=way, updates=True, seeds=(1, 4), progress=False)
+        for way in ("per-client", "stacked")
+    )
+    assert (one.way, two.way) == ("per-client", "stacked")
+    for name in ("w", "update_norms", "updates"):
+        assert np.allclose(getattr(one, name), getattr(two, name), rtol=1e-4, atol=1e-5), name
+    for name in ("train_loss", "train_accuracy", "change"):
+        assert np.allclose(one.metrics[name], two.metrics[name], rtol=1e-4, atol=1e-5), name
+    assert np.allclose(one.challenges.size, two.challenges.size, rtol=1e-3, equal_nan=True)
+    assert np.allclose(one.challenges.product, two.challenges.product, atol=1e-5, equal_nan=True)
+
+
+def test_a_diverged_seed_is_named_as_client_by_client():
+    e = experiment(rounds=30, local_epochs=6)
+    e = ft.Experiment(e.problem, ft.Constant(1e20), rounds=30, local_epochs=6, batch_size=8)
+    one, two = (ft.run(e, way=way, progress=False) for way in ("per-client", "stacked"))
+    assert one.diverged == two.diverged and one.diverged
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.body, self.head = kind(4, 5, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x)[0][:, -1])
+
+
+class Attention(nn.Module):
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=dropout, batch_first=True)
+        self.words, self.head = nn.Embedding(11, 8), nn.Linear(8, 3)
+        self.body = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+    def forward(self, x):
+        return self.head(self.body(self.words(x)).mean(1))
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(11, 8), nn.Linear(8, 11, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.words(x))).mean(1)[:, :3]
+
+
+class Frozen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.still, self.head = nn.Linear(4, 6).requires_grad_(False), nn.Linear(6, 3)
+        self.register_buffer("scale", torch.rand(6))
+
+    def forward(self, x):
+        return self.head(torch.relu(self.still(x)) * self.scale)
+
+
+def weird(model, x, y):
+    """Looks at pairs of samples, at a part of the model and at its parameters."""
+    inner = model[0](x)
+    alike = cosine_similarity(inner[:, None], inner[None], dim=-1)
+    pull = (alike * (y[:, None] == y[None])).mean()
+    return (
+        cross_entropy(model(x), y)
+        + 0.1 * pull
+        + 0.01 * sum(p.square().sum() for p in model.parameters())
+    )
+
+
+def lora():
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        vocab_size=11, n_positions=6, n_embd=8, n_layer=1, n_head=2, resid_pdrop=0.0,
+        embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    how = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+    return peft.get_peft_model(transformers.GPT2LMHeadModel(config), how)
+
+
+def of_text(model, x, y):
+    answers = model(input_ids=x).logits
+    return cross_entropy(answers[:, :-1].flatten(0, 1), x[:, 1:].flatten())
+
+
+def rows(kind):
+    if kind == "words":
+        made = [np.random.default_rng(n).integers(0, 11, (n, 6)) for n in (12, 9)]
+    elif kind == "series":
+        made = [numbers(n, 5, 4, seed=n) for n in (12, 9)]
+    elif kind == "images":
+        made = [numbers(n, 1, 8, 8, seed=n) for n in (12, 9)]
+    else:
+        made = [numbers(n, 4, seed=n) for n in (12, 9)]
+    return [(x, labels(len(x))) for x in made]
+
+
+def convolution():
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(36, 3),
+    )  # fmt: skip
+
+
+ZOO = {
+    "gru": (scored, lambda: Recurrent(nn.GRU), "series"),
+    "lstm": (scored, lambda: Recurrent(nn.LSTM), "series"),
+    "transformer": (scored, Attention, "words"),
+    "tied weights": (scored, Tied, "words"),
+    "frozen layers": (scored, Frozen, "plain"),
+    "convolution": (scored, convolution, "images"),
+    "weird loss": (weird, mlp, "plain"),
+    "LoRA": (of_text, lora, "words"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ZOO)
+def test_models_of_all_kinds_are_stacked_and_agree(name):
+    loss, init, kind = ZOO[name]
+    e = experiment(problem(loss, init, rows(kind)), rounds=2)
+    assert objection(e) is None
+    one, two = (ft.run(e, way=way, progress=False) for way in ("per-client", "stacked"))
+    assert two.way == "stacked"
+    assert np.allclose(one.final, two.final, rtol=1e-4, atol=1e-5)
+    moved = np.abs(one.final - e.problem.initial(0)).max()
+    assert moved > 1e-3  # or there was nothing to compare
+
+
+def of_words(model, batch):
+    return mse_loss(model(batch["x"])[:, 0], batch["y"])
+
+
+def test_a_dictionary_of_arrays_is_stacked_too():
+    data = [{"x": numbers(n, 4, seed=n), "y": numbers(n, seed=n)} for n in SIZES]
+    e = experiment(problem(of_words, data=data), rounds=2)
+    one, two = (ft.run(e, way=way, progress=False) for way in ("per-client", "stacked"))
+    assert two.way == "stacked" and np.allclose(one.w, two.w, atol=1e-5)
+
+
+def choosing(model, x, y):
+    answers = model(x)
+    return cross_entropy(answers, y) * (2 if answers.mean() > 0 else 1)
+
+
+class Counting(nn.Module):
+    """Remembers from call to call outside its parameters: stacked, it counts otherwise."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.calls = nn.Linear(4, 3), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.head(x) * self.calls
+
+
+def batch_norm():
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 9
+
+    def __getitem__(self, i):
+        return torch.full((4,), float(i)), i % 3
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: problem(choosing), "vmap cannot take"),
+        (lambda: problem(init=Counting), "differs from the clients' own"),
+        (lambda: problem(init=batch_norm, buffers="average"), "running statistics"),
+        (lambda: problem(data=[Rows()] * 5), "read as they are needed"),
+        (lambda: problem(init=lambda: Attention(0.1), data=rows("words")), "random numbers"),
+    ],
+)
+@pytest.mark.filterwarnings("default::fedtaper.core.errors.FedtaperWarning")
+def test_what_cannot_be_stacked_goes_client_by_client_and_says_why(make, says):
+    e = experiment(make(), rounds=1, local_epochs=None, local_steps=2)
+    with pytest.warns(ft.FedtaperWarning, match=f"stacked is not possible: .*{says}"):
+        run = ft.run(e, way="stacked", progress=False)
+    assert run.way == "per-client"
+    assert np.array_equal(run.final, ft.run(e, way="per-client", progress=False).final)
+
+
+def test_a_resumed_run_keeps_its_way_to_the_bit(tmp_path):
+    e = experiment(rule="adamw", rounds=6, participation=0.8)
+    whole = ft.run(e, way="stacked", out=tmp_path / "whole", progress=False)
+    short = experiment(e.problem, rule="adamw", rounds=3, participation=0.8)
+    ft.run(short, way="stacked", out=tmp_path / "parts", progress=False)
+    with pytest.raises(ft.FedtaperError, match='goes the way "stacked", not "per-client"'):
+        ft.run(e, way="per-client", out=tmp_path / "parts", resume=True, progress=False)
+    went_on = ft.run(e, out=tmp_path / "parts", resume=True, progress=False)
+    assert went_on.way == "stacked" == ft.load(tmp_path / "parts", e.problem).way
+    assert went_on.provenance["way"] == "stacked"
+    assert np.array_equal(whole.w, went_on.w)
+
+
+def test_workers_change_nothing():
+    e = experiment(rounds=3)
+    found = []
+    for workers in (1, 2):
+        state = engines.init(e, np.array([0]))
+        state.way = "stacked 2"
+        session = cpu.CpuSession(e, state, workers=workers, way=None)
+        session.round_seconds = 1e9 if workers == 2 else 0.0  # that pays for a worker
+        found.append(session.advance(3).w)
+        assert (session.pool is not None) == (workers == 2)
+        session.close()
+    assert np.array_equal(*found)
+
+
+def test_wrong_words_are_refused():
+    e = experiment()
+    with pytest.raises(ft.FedtaperError, match="way must be"):
+        ft.run(e, way="vmap", progress=False)
+    with pytest.raises(ft.FedtaperError, match="no choice of ways"):
+        ft.run(e, way="stacked", engine="reference", progress=False)
+
+
+@pytest.mark.slow
+def test_compiled_agrees_too():
+    """Full lanes, idle lanes, lanes that are left over, short batches; with memory."""
+    e = experiment(rule="momentum", rounds=1)
+    state = engines.init(e, np.array([2]))
+    kept = [torch.from_numpy(state.clients[0]).float() for _ in range(2)]
+    w, a = [torch.from_numpy(state.w[0]).float()], e.step_sizes(0, 1)[0]
+    lanes = [Lane(0, 2, i, 0) for i in range(5)]
+    found = []
+    for memory, compiled in zip(kept, (False, True), strict=True):
+        stack = Stack(e, 6, compiled)
+        found.append(stack.train(lanes, w, a, (memory,), [()]))
+    assert stack.sizes == {8}  # the others are rare
+    assert torch.allclose(found[0][0], found[1][0], atol=1e-5)
+    assert torch.allclose(found[0][1], found[1][1], atol=1e-5)
+    assert torch.allclose(kept[0], kept[1], atol=1e-5) and kept[0].abs().max() > 1e-3
