@@ -10,6 +10,8 @@ import fedtaper as ft
 from fedtaper import engines
 from fedtaper.engines import cpu, late
 from fedtaper.engines.network_client import Lane
+from fedtaper.engines.stacked import choice, remembered
+from fedtaper.engines.stacked import stack as stack_module
 from fedtaper.engines.stacked.stack import Stack
 from fedtaper.engines.stacked.trial import objection
 
@@ -346,7 +348,58 @@ def test_compiled_agrees_too():
     for memory, compiled in zip(kept, (False, True), strict=True):
         stack = Stack(e, 6, compiled)
         found.append(stack.train(lanes, w, a, (memory,), [()]))
-    assert stack.sizes == {8}  # the others are rare
+    assert list(stack.fast) == [8]  # the others are rare
     assert torch.allclose(found[0][0], found[1][0], atol=1e-5)
     assert torch.allclose(found[0][1], found[1][1], atol=1e-5)
     assert torch.allclose(kept[0], kept[1], atol=1e-5) and kept[0].abs().max() > 1e-3
+
+
+@pytest.fixture
+def forgetful(tmp_path, monkeypatch):
+    """Nothing is remembered from other tests, and even short runs are worth a trial."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(choice, "WORTH_A_TRIAL", 0.0)
+    monkeypatch.setattr(choice, "MANY_UPDATES", 0)
+    return monkeypatch
+
+
+def chosen(e, **how):
+    state = engines.init(e, np.array([0]))
+    cpu.CpuSession(e, state, way=None, workers=1).close()
+    return state.way
+
+
+def test_the_quickest_way_is_chosen_remembered_and_kept(forgetful):
+    e = experiment(rounds=50)
+    asked = []
+
+    def took(e, state, trainer, clients):
+        asked.append(type(trainer).__name__)
+        return {"Apart": 0.004, "Stack": 0.001}[asked[-1]]
+
+    forgetful.setattr(choice, "_trial", took)
+    first = chosen(e)
+    assert first.startswith("stacked 5 ") and "ms of processor time" in first
+    assert asked == ["Apart", "Stack"]
+    assert chosen(e).split()[0] == "stacked"
+    assert asked == ["Apart", "Stack", "Apart"]  # the stack's time was remembered
+    remembered.file().write_text("{", encoding="utf-8")  # damage: measured anew
+    assert chosen(e).split()[0] == "stacked" and asked[-1] == "Stack"
+
+
+def test_by_default_short_runs_and_images_go_client_by_client(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    run = ft.run(experiment(rounds=2), progress=False)
+    assert (run.way, run.way_because) == ("per-client", "a short run")
+    assert not remembered.file().exists()
+
+
+def test_a_compiler_that_fails_is_left_out_with_a_line(forgetful):
+    def broken(*args):
+        raise RuntimeError("no g++")
+
+    forgetful.setattr(choice, "_trial", lambda *args: 1.0)
+    forgetful.setattr(choice, "WORTH_COMPILING", 0.0)
+    forgetful.setattr(stack_module, "Compiled", broken)
+    with pytest.warns(ft.FedtaperWarning, match=r"torch.compile failed \(RuntimeError\)"):
+        assert chosen(experiment()).split()[0] in ("per-client", "stacked")

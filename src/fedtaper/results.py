@@ -56,8 +56,8 @@ class Run:
             ``experiment`` then has the scales as they were moved.
         diverged: the seeds that diverged; their later rounds are NaN (one
             seed: cut off).
-        engine, way, seconds: which engine, how it trained a network's clients, and how long it
-            took.
+        engine, seconds: which engine, and how long it took.
+        way, way_because: how a network's clients were trained, and why so.
         path: the run folder, if it was stored.
         model: the last shared model as one vector, where w is None.
         start: the model of a warm start by its digest, else empty.
@@ -79,6 +79,7 @@ class Run:
     diverged: tuple[Divergence, ...] = ()
     engine: str = ""
     way: str = ""
+    way_because: str = ""
     seconds: float = 0.0
     path: Path | None = None
     provenance: dict[str, Any] = field(default_factory=dict)

@@ -96,6 +96,7 @@ class Trainer(Protocol):
     """A way to train up to ``width`` lanes at once."""
 
     width: int
+    device: str
 
     def train(
         self, lanes: Sequence[Lane], anchors: Any, a: Any, kept: Memory, sent: Any
@@ -114,7 +115,7 @@ class Apart:
     width = 1
 
     def __init__(self, own: Client) -> None:
-        self.own = own
+        self.own, self.device = own, own.device
 
     def train(
         self, lanes: Sequence[Lane], anchors: Any, a: Any, kept: Memory, sent: Any

@@ -75,7 +75,8 @@ def run(
         precision: "bf16" (the default) or "float32", on CUDA.
         way: how a network's clients are trained on the CPU: "per-client", "stacked" (all clients'
             models as one) or "compiled" (the same, compiled). The results are the same but for
-            rounding. A resumed run keeps its way.
+            rounding. By default the quickest, where a run is long enough to find out; see
+            ``Run.way``. A resumed run keeps its way.
         thin: record every thin-th round (and the last). By default all, unless they would
             take more than 1 GiB.
         updates: record every client's update, (rounds, L, dim), as ``run.updates`` (networks: a

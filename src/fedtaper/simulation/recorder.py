@@ -227,6 +227,7 @@ class Recorder:
             diverged=_divergences(e, state),
             engine=engine,
             way=state.way.partition(" ")[0],
+            way_because=state.way.split(" ", 2)[-1],
             seconds=seconds,
             start=self.start,
             stopped=self.stopped,

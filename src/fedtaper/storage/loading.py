@@ -92,6 +92,7 @@ def _loaded(folder: Path, problem: Any, experiment: Experiment | None) -> Run:
         diverged=tuple(Divergence(**d) for d in notes["diverged"]),
         engine=str(notes["engine"]),
         way=str(notes.get("way", "")),
+        way_because=str(notes.get("way_because", "")),
         seconds=float(notes["seconds"]),
         path=folder,
         provenance=notes,

@@ -23,7 +23,7 @@ def provenance(run: Run) -> dict[str, Any]:
     return environment() | {
         "format": FORMAT,
         "engine": run.engine,
-        **({"way": run.way} if run.way else {}),
+        **({"way": run.way, "way_because": run.way_because} if run.way else {}),
         "seeds": list(run.seeds),
         "many": run.many,
         "seconds": round(run.seconds, 4),

@@ -7,7 +7,7 @@ each may be at another of its updates than its neighbour.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -67,12 +67,19 @@ def _turns(sizes: tuple[tuple[int, ...], ...]) -> list[Turn]:
             place[lane] += 1
 
 
+def each(change: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
+    """The batch with every tensor changed; quick where it is a plain tuple of tensors."""
+    if all(isinstance(part, torch.Tensor) for part in batch):
+        return tuple([change(part) for part in batch])
+    return tree_map(change, batch)
+
+
 class RoundBatches:
     """The mini-batches of some lanes in one round, stacked as they are asked for."""
 
     def __init__(
         self, e: Experiment, problem: NetworkProblem, lanes: Sequence[Lane], updates: int,
-        device: str = "cpu", dtype: Any = None,
+        sample_bytes: int, device: str = "cpu", dtype: Any = None,
     ) -> None:  # fmt: skip
         self.problem, self.lanes, self.device, self.dtype = problem, lanes, device, dtype
         self.found: list[Minibatches] = [
@@ -82,7 +89,8 @@ class RoundBatches:
         self.sizes = [batches.size[:updates] for batches in self.found]
         self.turns = turns(self.sizes)
         self.whole: Any = None
-        if self._bytes() <= ROUND_BYTES:
+        samples = max(map(len, self.sizes)) * self.found[0].index.shape[1] * len(lanes)
+        if samples * sample_bytes <= ROUND_BYTES:
             self.whole = self._gathered()
 
     def keys(self, turn: Turn) -> list[int]:
@@ -96,9 +104,9 @@ class RoundBatches:
             return self._there(tree_map(lambda *parts: torch.stack(parts), *taken))
         row = turn.row
         if row is not None and np.array_equal(turn.members, np.arange(len(self.lanes))):
-            return tree_map(lambda t: t[row, :, : turn.size], self.whole)
+            return each(lambda t: t[row, :, : turn.size], self.whole)
         rows, members = torch.from_numpy(turn.rows), torch.from_numpy(turn.members)
-        return tree_map(lambda t: t[rows, members, : turn.size], self.whole)
+        return each(lambda t: t[rows, members, : turn.size], self.whole)
 
     def _take(self, lane: int, row: int) -> Any:
         batch = self.found[lane][int(row)]
@@ -106,15 +114,6 @@ class RoundBatches:
 
     def _there(self, batch: Any) -> Any:
         return batch if self.device == "cpu" else tree_map(lambda t: t.to(self.device), batch)
-
-    def _bytes(self) -> int:
-        """What all rows take, judged by one sample."""
-        one = self.found[0][0]
-        sample = self.problem.take(self.lanes[0].client, _first(one), self.dtype)
-        each = sum(t.numel() * t.element_size() for t in tree_leaves(sample))
-        return int(
-            each * max(map(len, self.sizes)) * self.found[0].index.shape[1] * len(self.lanes)
-        )
 
     def _gathered(self) -> Any:
         """All rows of all lanes, (updates, lanes, batch, ...): one look-up for each lane."""
@@ -141,8 +140,7 @@ def _flat(batches: Minibatches, rows: int) -> Minibatches:
     return Minibatches(index, np.array([len(index)]), long(batches.flip), long(batches.angle))
 
 
-def _first(row: Minibatches) -> Minibatches:
-    """The first sample of a row."""
-    flip = None if row.flip is None else row.flip[:1]
-    angle = None if row.angle is None else row.angle[:1]
-    return Minibatches(row.index[:1], np.ones(1, dtype=np.int64), flip, angle)
+def sample_bytes(problem: NetworkProblem, dtype: Any = None) -> int:
+    """What one sample takes in memory."""
+    one = Minibatches(np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64))
+    return sum(t.numel() * t.element_size() for t in tree_leaves(problem.take(0, one, dtype)))

@@ -13,7 +13,8 @@ from torch.utils._pytree import tree_map
 from fedtaper.core.protocols import Memory, as_network
 from fedtaper.core.rules import restarted
 from fedtaper.engines.network_client import Lane
-from fedtaper.engines.stacked.batches import RoundBatches, Turn
+from fedtaper.engines.stacked.batches import RoundBatches, Turn, each, sample_bytes
+from fedtaper.engines.stacked.compiling import Compiled
 from fedtaper.engines.stacked.step import Layout, Loss, Step, step_of
 from fedtaper.experiment import Experiment
 from fedtaper.problems.network import Minibatches
@@ -37,32 +38,24 @@ class Stack:
         self.problem = as_network(experiment.problem)
         self.loss = Loss(self.problem, self.problem.module().to(device, dtype))
         self.layout = Layout.of(self.loss)
+        self.bytes = sample_bytes(self.problem, dtype)
         self.plain: Step = step_of(self.loss, experiment.local, self.layout)
-        self.fast: Step | None = None
-        self.sizes: frozenset[int] = frozenset()
-        if compiled:
-            self.everyone = torch.ones(width, dtype=torch.bool, device=device)
-            self._compile()
+        self.everyone = torch.ones(width, dtype=torch.bool, device=device)
+        sizes = usual_sizes(experiment) if compiled else ()
+        self.fast = {size: self._compile(size) for size in sizes}
 
-    def _compile(self) -> None:
-        """Make the compiled step, for every shape that it will see: forks must find it ready."""
-        torch._dynamo.config.recompile_limit = 256  # one for each model, rule and shape
-        torch._dynamo.config.accumulated_recompile_limit = 4096
-        # in this process: a forked worker would wait for ever for compiler processes of its own
-        self.fast = torch.compile(self.plain, dynamic=False, options={"compile_threads": 1})
+    def _compile(self, size: int) -> Compiled:
+        """The step of all lanes with batches of that size: made before a fork, which finds it."""
         first = torch.from_numpy(self.problem.initial(self.e.seed)).to(self.device, self.dtype)
         start = first.repeat(self.width, 1)
         came = tuple(start.clone() for _ in range(self.e.local.receives))
         own = vmap(self.e.local.init)(start) if self.e.local.keeps == "run" else ()
         a = torch.zeros(self.width, device=self.device, dtype=self.dtype)
-        self.sizes = usual_sizes(self.e)
-        for size in self.sizes:
-            index = np.arange(size) % int(self.problem.sizes[0])
-            taken = self.problem.take(0, Minibatches(index, np.array([size])), self.dtype)
-            batch = tree_map(lambda t: torch.stack([t] * self.width).to(self.device), taken)
-            memory = self._begun(start, own, came)
-            with torch.no_grad():
-                self.fast(start.clone(), memory, start, a, self.everyone, {}, batch)
+        index = np.arange(size) % int(self.problem.sizes[0])
+        taken = self.problem.take(0, Minibatches(index, np.array([size])), self.dtype)
+        batch = tree_map(lambda t: torch.stack([t] * self.width).to(self.device), taken)
+        memory = self._begun(start, own, came)
+        return Compiled(self.plain, start.clone(), memory, start, a, self.everyone, {}, batch)
 
     def train(
         self, lanes: Sequence[Lane], anchors: Any, a: Any, kept: Memory, sent: Any
@@ -78,9 +71,11 @@ class Stack:
         start = torch.stack([anchors[row] for row in rows]).to(self.device, self.dtype)
         came = tuple(torch.stack(parts) for parts in zip(*(sent[row] for row in rows)))  # noqa: B905 (nothing may be sent)
         own = tuple(memory[rows, clients] for memory in kept)
-        steps = torch.from_numpy(np.asarray(a)[:, clients]).to(self.device, self.dtype)
+        steps = torch.from_numpy(np.ascontiguousarray(a[:, clients])).to(self.device, self.dtype)
         memory = self._begun(start, own, came)
-        batches = RoundBatches(self.e, self.problem, lanes, len(a), self.device, self.dtype)
+        batches = RoundBatches(
+            self.e, self.problem, lanes, len(a), self.bytes, self.device, self.dtype
+        )
         with torch.no_grad():
             w, memory, means = self._updated(batches, start, steps, memory)
             if kept:
@@ -92,7 +87,7 @@ class Stack:
 
     def _room(self, count: int) -> int:
         """How many lanes there is room for: the compiled step always has all."""
-        return count if self.fast is None else self.width
+        return self.width if self.fast else count
 
     def _begun(self, start: Any, own: Memory, came: Memory) -> Memory:
         """The memories as the round begins."""
@@ -111,10 +106,10 @@ class Stack:
         sums = torch.zeros(room, 2, device=self.device, dtype=self.dtype)
         for turn in batches.turns:
             m = None if len(turn.members) == room else torch.from_numpy(turn.members)
-            if self.fast is not None and self._pays(turn):
+            if self._pays(turn):
                 a, active, batch = self._whole(batches, turn, steps)
-                batch = tree_map(torch.Tensor.contiguous, batch)  # the shape that was compiled
-                w, memory, *both = self.fast(w, memory, start, a, active, {}, batch)
+                batch = each(torch.Tensor.contiguous, batch)  # the shape that was compiled
+                w, memory, *both = self.fast[turn.size](w, memory, start, a, active, {}, batch)
                 found = torch.stack(both, 1)[slice(None) if m is None else m]
             elif m is None:
                 batch = batches.of(turn)
@@ -134,7 +129,7 @@ class Stack:
         return w, memory, sums / torch.tensor(made, device=self.device)[:, None]
 
     def _pays(self, turn: Turn) -> bool:
-        return turn.size in self.sizes and len(turn.members) >= BUSY * self.width
+        return turn.size in self.fast and len(turn.members) >= BUSY * self.width
 
     def _whole(self, batches: RoundBatches, turn: Turn, steps: Any) -> tuple[Any, Any, Any]:
         """Step sizes, who is active, and mini-batches of all lanes, the idle ones too."""
@@ -161,10 +156,10 @@ def _put(whole: Any, members: Any, part: Any) -> Any:
     return whole.index_copy(0, members.to(whole.device), part)
 
 
-def usual_sizes(e: Experiment) -> frozenset[int]:
+def usual_sizes(e: Experiment) -> tuple[int, ...]:
     """The batch sizes worth a compilation: those of at least a fifth of the updates."""
     problem = as_network(e.problem)
     some = np.unique(np.linspace(0, e.num_clients - 1, LOOKED_AT).astype(int)).tolist()
     found = np.concatenate([problem.batches(e, 0, i, 0).size for i in some])  # type: ignore[attr-defined]
     sizes, counts = np.unique(found, return_counts=True)
-    return frozenset(int(s) for s, c in zip(sizes, counts, strict=True) if c >= len(found) / 5)
+    return tuple(int(s) for s, c in zip(sizes, counts, strict=True) if c >= len(found) / 5)

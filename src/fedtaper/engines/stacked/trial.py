@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
-from fedtaper.core.protocols import as_network
+from fedtaper.core.protocols import NetworkProblem, as_network
 from fedtaper.core.rules import restarted
 from fedtaper.engines.stacked.step import Layout, Loss, step_of
 from fedtaper.experiment import Experiment
@@ -20,13 +20,22 @@ LANES = 3
 
 def objection(e: Experiment) -> str | None:
     """Why the clients cannot be stacked, or None where they can."""
-    problem = as_network(e.problem)
+    return _of_problem(as_network(e.problem)) or _of_step(e)
+
+
+def _of_problem(problem: NetworkProblem) -> str | None:
     if not problem.in_memory:
         return "its data are read as they are needed"
+    if len({_shapes(problem, i) for i in range(problem.num_clients)}) > 1:
+        return "the clients' samples differ in shape"
     if statistics_of(problem.module()):
         return "the model keeps running statistics"
     if trial(problem):
         return "the model draws random numbers as it trains (dropout)"
+    return None
+
+
+def _of_step(e: Experiment) -> str | None:
     try:
         one_by_one, together = _updates(e)
     except Exception as trouble:  # whatever vmap, the model, the loss or the rule object to
@@ -37,6 +46,12 @@ def objection(e: Experiment) -> str | None:
     if not off <= CLOSE:
         return f"the stacked update differs from the clients' own by {off:.1g} of its size"
     return None
+
+
+def _shapes(problem: NetworkProblem, client: int) -> tuple[Any, ...]:
+    """Shapes and types of a sample."""
+    taken = problem.take(client, Minibatches(np.zeros(1, dtype=np.int64), np.ones(1, np.int64)))
+    return tuple((tuple(t.shape), t.dtype) for t in tree_leaves(taken))
 
 
 def _updates(e: Experiment) -> tuple[Any, Any]:

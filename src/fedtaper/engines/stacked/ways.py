@@ -15,6 +15,7 @@ from fedtaper.core.errors import FedtaperError, warn
 from fedtaper.core.protocols import State
 from fedtaper.engines import WAYS
 from fedtaper.engines.network_client import Apart, Client, Trainer
+from fedtaper.engines.stacked.choice import choose
 from fedtaper.engines.stacked.stack import Stack
 from fedtaper.engines.stacked.trial import bytes_per_lane, objection
 from fedtaper.experiment import Experiment
@@ -31,12 +32,16 @@ def trainer_of(
     if state.way:
         way, width = _read(state.way, asked)
         return _made(e, way, width, own, dtype)
-    way = asked or PER_CLIENT  # as every run of earlier versions went
-    if way != PER_CLIENT and (why := objection(e)) is not None:
-        warn(f"{way} is not possible: {why}; the clients are trained one by one")
-        way = PER_CLIENT
+    way, why = asked, "as asked"
+    if way is None and state.round:
+        way, why = PER_CLIENT, "as it began"  # by an older version
+    elif way is None:
+        way, why = choose(e, state, own, lambda: width_of(e, len(state.seeds), workers))
+    elif way != PER_CLIENT and (trouble := objection(e)) is not None:
+        warn(f"{way} is not possible: {trouble}; the clients are trained one by one")
+        way, why = PER_CLIENT, trouble
     width = 1 if way == PER_CLIENT else width_of(e, len(state.seeds), workers)
-    state.way = f"{way} {width}"
+    state.way = f"{way} {width} {why}"
     return _made(e, way, width, own, dtype)
 
 
@@ -55,7 +60,7 @@ def width_of(e: Experiment, seeds: int, workers: int) -> int:
 
 def _read(stored: str, asked: str | None) -> tuple[str, int]:
     """The way and the width that a State holds."""
-    way, _, width = stored.partition(" ")
+    way, width, *_ = [*stored.split(" ", 2), ""]
     if way not in WAYS or not width.isdigit() or int(width) < 1:
         raise FedtaperError(f"the stopped run went a way that is not known here: {stored!r:.40}")
     if asked is not None and asked != way:

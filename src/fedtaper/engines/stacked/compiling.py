@@ -1,0 +1,44 @@
+"""A step through PyTorch's compiler, for one shape of its arguments.
+
+The step is traced as it runs (``vmap`` and gradient included) and its operations are handed to
+the compiler. Nothing is checked from call to call, which is what makes small steps quick; whoever
+calls it keeps to the shapes it was made for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch._inductor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from fedtaper.engines.stacked.step import Step
+
+# in this process: a forked worker would wait for ever for compiler processes of its own
+OPTIONS = {"compile_threads": 1}
+
+
+class Compiled:
+    """The step, made for arguments like these."""
+
+    def __init__(self, step: Step, *args: Any) -> None:
+        flat, form = tree_flatten(args)
+
+        def plain(*tensors: Any) -> Any:
+            w, memory, losses, shares = step(*tree_unflatten(tensors, form))
+            return [w, *memory, losses, shares]
+
+        with torch.no_grad():
+            traced = make_fx(plain)(*flat)
+            self.code: Any = torch._inductor.compile(traced, flat, options=OPTIONS)
+            self(*args)  # what is compiled at the first call
+
+    def __call__(
+        self, w: Any, memory: Any, anchors: Any, a: Any, active: Any, extra: Any, batch: Any
+    ) -> Any:
+        """The step's own result, to rounding."""
+        parts = (w, *memory, anchors, a, active, *extra.values(), *tree_leaves(batch))
+        new, *after, losses, shares = self.code(*parts)
+        return new, tuple(after), losses, shares
