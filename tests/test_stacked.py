@@ -403,3 +403,36 @@ def test_a_compiler_that_fails_is_left_out_with_a_line(forgetful):
     forgetful.setattr(stack_module, "Compiled", broken)
     with pytest.warns(ft.FedtaperWarning, match=r"torch.compile failed \(RuntimeError\)"):
         assert chosen(experiment()).split()[0] in ("per-client", "stacked")
+
+
+FILE = """
+[experiment]
+rounds = 2
+local_steps = 2
+batch_size = 5
+[problem]
+kind = "images"
+data_set = "digits"
+split = { kind = "iid" }
+model = "cnn"
+num_clients = 3
+[[schedules]]
+c = 0.05
+delta = 0.8
+[run]
+way = "stacked"
+"""
+
+
+def test_the_way_is_read_from_a_file_and_from_the_command(tmp_path):
+    (tmp_path / "e.toml").write_text(FILE, encoding="utf-8")
+    words = [str(tmp_path / "e.toml"), "--out"]
+    for out, more, way in (("a", [], "stacked"), ("b", ["--way", "per-client"], "per-client")):
+        done = CliRunner().invoke(app, ["run", *words, str(tmp_path / out), *more])
+        assert done.exit_code == 0, done.output
+        assert ft.load(tmp_path / out).way == way
+    a, b = (ft.load(tmp_path / out) for out in "ab")
+    assert np.allclose(a.final, b.final, atol=1e-5) and not np.allclose(a.final, a.w0, atol=1e-4)
+    (tmp_path / "f.toml").write_text(FILE.replace("way =", "wya ="), encoding="utf-8")
+    done = CliRunner().invoke(app, ["run", str(tmp_path / "f.toml"), "--out", str(tmp_path / "c")])
+    assert done.exit_code != 0 and "wya" in done.output

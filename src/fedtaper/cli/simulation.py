@@ -18,7 +18,7 @@ from fedtaper.show.labels import metrics
 from fedtaper.show.report import report, sentences
 from fedtaper.simulation.drive import run as simulate
 from fedtaper.storage import store
-from fedtaper.storage.config import read_log, read_toml
+from fedtaper.storage.config import read_how, read_log, read_toml
 from fedtaper.storage.logs import Log
 
 
@@ -67,7 +67,7 @@ def run(
 
         made = run_file(file, out=folder, **how)
     else:
-        how |= {"keep_data": keep_data, "way": way}
+        how |= {"keep_data": keep_data, "way": way or read_how(file).get("way")}
         made = simulate(read_toml(file), seeds=chosen, out=folder, engine=engine, **how)
     give(folder=folder)
     show_run(made)

@@ -26,11 +26,11 @@ from fedtaper.storage.kinds import build, known
 from fedtaper.storage.logs import Log
 from fedtaper.storage.written import to_toml
 
-__all__ = ["from_toml", "log_of", "read_log", "read_toml", "to_toml"]
+__all__ = ["from_toml", "log_of", "read_how", "read_log", "read_toml", "to_toml"]
 
 _OWN_TABLES = ("problem", "schedules", "local", "server", "behaviours", "challenges", "steering")
 _OLD_NAMES = {"clients": "behaviours"}  # files written before the tables were renamed
-TABLES = ("experiment", *_OWN_TABLES, *_OLD_NAMES, "federation", "log")
+TABLES = ("experiment", *_OWN_TABLES, *_OLD_NAMES, "federation", "log", "run")
 CUSTOM, RECORDED = "custom", "recorded"  # problems that are code, and so cannot be in a file
 
 
@@ -55,6 +55,17 @@ def read_log(path: str | Path) -> Log | None:
         return log_of(_tree(_text(as_path(path))))
     except FedtaperError as trouble:
         raise FedtaperError(f"{path}: {trouble}") from None
+
+
+def read_how(path: str | Path) -> dict[str, Any]:
+    """The table [run] of a TOML file: how it is run, which changes nothing but rounding."""
+    try:
+        tree = _tree(_text(as_path(path)))
+        table = dict(_table(tree, "run")) if "run" in tree else {}
+        known("key", table, {"way"}, where="[run]")
+    except FedtaperError as trouble:
+        raise FedtaperError(f"{path}: {trouble}") from None
+    return table
 
 
 def _text(path: Path) -> str:

@@ -30,19 +30,25 @@ def trainer_of(
 ) -> Trainer:  # fmt: skip
     """What trains the lanes: as the State says, or as is asked; the State then says which."""
     if state.way:
-        way, width = _read(state.way, asked)
-        return _made(e, way, width, own, dtype)
-    way, why = asked, "as asked"
-    if way is None and state.round:
+        return _made(e, *_read(state.way, asked), own, dtype)
+    if asked is not None:
+        way, why = _possible(e, asked)
+    elif state.round:
         way, why = PER_CLIENT, "as it began"  # by an older version
-    elif way is None:
+    else:
         way, why = choose(e, state, own, lambda: width_of(e, len(state.seeds), workers))
-    elif way != PER_CLIENT and (trouble := objection(e)) is not None:
-        warn(f"{way} is not possible: {trouble}; the clients are trained one by one")
-        way, why = PER_CLIENT, trouble
     width = 1 if way == PER_CLIENT else width_of(e, len(state.seeds), workers)
     state.way = f"{way} {width} {why}"
     return _made(e, way, width, own, dtype)
+
+
+def _possible(e: Experiment, asked: str) -> tuple[str, str]:
+    """The way that was asked for, unless the model cannot go it."""
+    trouble = None if asked == PER_CLIENT else objection(e)
+    if trouble is None:
+        return asked, "as asked"
+    warn(f"{asked} is not possible: {trouble}; the clients are trained one by one")
+    return PER_CLIENT, trouble
 
 
 def _made(e: Experiment, way: str, width: int, own: Client, dtype: torch.dtype) -> Trainer:
