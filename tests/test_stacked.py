@@ -5,9 +5,11 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cosine_similarity, cross_entropy, mse_loss
+from typer.testing import CliRunner
 
 import fedtaper as ft
 from fedtaper import engines
+from fedtaper.cli.main import app
 from fedtaper.engines import cpu, late
 from fedtaper.engines.network_client import Lane
 from fedtaper.engines.stacked import choice, remembered
@@ -419,6 +421,7 @@ num_clients = 3
 [[schedules]]
 c = 0.05
 delta = 0.8
+clients = 3
 [run]
 way = "stacked"
 """
