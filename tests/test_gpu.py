@@ -179,3 +179,25 @@ def test_the_stacked_convolution_is_each_clients(form, dtype):
         torch.backends.cudnn.allow_tf32 = allowed
     for one, other in pairs:
         assert (one - other).float().norm() < near * other.float().norm()
+
+
+@pytest.mark.parametrize("way", ["stacked", "compiled"])
+@pytest.mark.parametrize("rule", ["fedavg", "momentum", "scaffold", "adamw"])
+def test_stacked_networks_agree_with_the_cpu(way, rule):
+    """Clients of unlike sizes, with short batches: several shapes are captured."""
+    e = experiment(custom(), **RULES[rule])
+    wanted = ft.run(e, device="cpu", way="per-client", progress=False)
+    found = ft.run(e, device="cuda", way=way, progress=False)
+    assert found.way == way
+    moved = np.linalg.norm(wanted.w[-1] - wanted.w0)
+    assert np.linalg.norm(found.w[-1] - wanted.w[-1]) <= TOLERANCE * moved
+
+
+def test_a_step_that_cannot_be_captured_goes_on_without_a_graph():
+    from fedtaper.engines.cuda.graphs import Captured
+
+    step = Captured(lambda x: x * float(x.sum()))  # waits for the device: no graph can hold that
+    x = torch.ones(3, device="cuda")
+    with pytest.warns(ft.FedtaperWarning, match="no CUDA graph of this model"):
+        assert float(step(x).sum()) == 9.0
+    assert not step.possible and float(step(2 * x).sum()) == 36.0

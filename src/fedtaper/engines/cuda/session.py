@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from fedtaper.core.errors import FedtaperError, warn
 from fedtaper.core.protocols import Block, Capabilities, Options, State
-from fedtaper.engines import KEEP_DIM, cpu
+from fedtaper.engines import KEEP_DIM, WAYS, cpu
 from fedtaper.engines.cuda.batches import RoundBatches, normalised, round_batches
 from fedtaper.engines.cuda.captured_steps import (
     DeviceRound,
@@ -42,7 +42,8 @@ class Cuda:
     """Networks on one GPU: captured steps for images, a plain loop for all else.
 
     The plain loop, client after client in float32, is the CPU engine's own. It runs custom
-    losses, and local rules with memory.
+    losses, and local rules with memory; where it is asked for (``way="stacked"``), with all
+    clients' models as one and their steps captured.
     """
 
     name = "cuda"
@@ -51,6 +52,7 @@ class Cuda:
         stateful_rules=True,
         precisions=tuple(PRECISIONS),
         devices=("cuda",),
+        ways=WAYS,
     )
 
     def check(self) -> None:
@@ -74,12 +76,26 @@ class Cuda:
                 f"{experiment.local!r} runs in float32 on a GPU, not in {options.precision}: leave "
                 "precision out"
             )
-        if stateful or not isinstance(experiment.problem, ImageClassification):
-            return cpu.CpuSession(experiment, state, workers=1, device="cuda")
+        own = not isinstance(experiment.problem, ImageClassification)
+        if stateful or own or options.way is not None or state.way:
+            return _general(experiment, state, options.way)
         return CudaSession(experiment, state, PRECISIONS[options.precision or "bf16"])
 
 
 ENGINE = Cuda()
+
+
+def _general(experiment: Experiment, state: State, way: str | None) -> cpu.CpuSession:
+    """Any network, client by client unless another way is asked for; that too where it fails."""
+    asked = way if way is not None or state.way else "per-client"
+    try:
+        return cpu.CpuSession(experiment, state, workers=1, device="cuda", way=asked)
+    except FedtaperError:
+        raise
+    except Exception as trouble:
+        warn(f"stacking failed on this GPU ({type(trouble).__name__}): going client by client")
+        state.way = ""
+        return cpu.CpuSession(experiment, state, workers=1, device="cuda", way="per-client")
 
 
 def tested_of(

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map
 
 from fedtaper.core.protocols import Memory, as_network
 from fedtaper.core.rules import restarted
+from fedtaper.engines.cuda.graphs import Captured
 from fedtaper.engines.network_client import Lane
 from fedtaper.engines.stacked.batches import RoundBatches, Turn, each, sample_bytes
 from fedtaper.engines.stacked.compiling import Compiled
@@ -42,7 +43,10 @@ class Stack:
         self.plain: Step = step_of(self.loss, experiment.local, self.layout)
         self.everyone = torch.ones(width, dtype=torch.bool, device=device)
         sizes = usual_sizes(experiment) if compiled else ()
-        self.fast = {size: self._compile(size) for size in sizes}
+        self.fast: dict[int, Any] = {size: self._compile(size) for size in sizes}
+        if device != "cpu":
+            self.plain = Captured(self.plain)
+            self.fast = {size: Captured(step) for size, step in self.fast.items()}
 
     def _compile(self, size: int) -> Compiled:
         """The step of all lanes with batches of that size: made before a fork, which finds it."""
@@ -83,7 +87,9 @@ class Stack:
                 for array, value in zip(kept, after, strict=True):
                     array[rows[:count], clients[:count]] = value[:count].to(array.dtype)
             norms = torch.linalg.vector_norm(w - start, dim=1)
-        return torch.column_stack([means, norms])[:count].double().cpu(), w[:count]
+        # a copy: what a captured step returned is overwritten by the next
+        models = w[:count] if self.device == "cpu" else w[:count].clone()
+        return torch.column_stack([means, norms])[:count].double().cpu(), models
 
     def _room(self, count: int) -> int:
         """How many lanes there is room for: the compiled step always has all."""

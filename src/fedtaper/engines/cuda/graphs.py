@@ -1,0 +1,64 @@
+"""A stacked step captured as a CUDA graph, one for each shape of its arguments.
+
+A graph has no Python between its kernels, which is most of the time of a small step. Where a step
+cannot be captured, it goes on as it is, and says so once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from fedtaper.core.errors import warn
+
+WARM_UP = 3
+
+
+class Captured:
+    """A step as a row of graphs: what it returns is overwritten by the next call."""
+
+    def __init__(self, step: Any) -> None:
+        self.step, self.graphs = step, {}  # type: ignore[var-annotated]
+        self.possible = True
+
+    def __call__(self, *args: Any) -> Any:
+        """The step's own result."""
+        if not self.possible:
+            return self.step(*args)
+        flat, form = tree_flatten(args)
+        key = (form, tuple((t.shape, t.dtype) if torch.is_tensor(t) else t for t in flat))
+        if key not in self.graphs:
+            try:
+                self.graphs[key] = self._capture(flat, form)
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except Exception as trouble:  # whatever a capture does not allow
+                first = str(trouble).strip().partition("\n")[0]
+                warn(f"no CUDA graph of this model ({first:.100}): its steps are made one by one")
+                self.possible = False
+                return self.step(*args)
+        graph, inputs, result = self.graphs[key]
+        for room, value in zip(inputs, flat, strict=True):
+            if torch.is_tensor(room):
+                room.copy_(value)
+        graph.replay()
+        return result
+
+    def _capture(self, flat: list[Any], form: Any) -> tuple[Any, list[Any], Any]:
+        """Warm up on a side stream, then record."""
+        inputs = [t.clone() if torch.is_tensor(t) else t for t in flat]
+        args = tree_unflatten(inputs, form)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                self.step(*args)
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = self.step(*args)
+        assert all(torch.is_tensor(t) for t in tree_leaves(result))
+        return graph, inputs, result
