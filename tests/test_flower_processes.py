@@ -215,7 +215,7 @@ def spoiled(*words):
     if fault == "shape":
         update = update[:1]
     if fault == "late":
-        time.sleep(45)
+        time.sleep(100)
     return update, measured, kept
 
 client._updates = spoiled
@@ -243,7 +243,7 @@ clients = 5
 [federation]
 sites = ["good-1", "good-2", "nan", "shape", "late"]
 task = "faulty.task:task"
-deadline = 30.0
+deadline = 60.0
 quorum = 2
 """
 
