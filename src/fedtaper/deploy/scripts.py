@@ -241,6 +241,8 @@ At each site, with its own folder of `sites/`:
 3. With a file `trusted-entities.yaml` here the node runs only apps that one of its keys has
    signed. Flower signs apps that are published on its hub; an app that the operator sends from
    a folder, as `run.sh` does, is then refused.
+4. Where the local rule keeps a memory (momentum, SCAFFOLD, ...), it is in the folder `memory`
+   here and stays here. Keep that folder until the run is done: a site without it is left out.
 
 A node without a registered key is refused; a registered node that claims another site's name
 is refused by the node ids in `nodes`.
