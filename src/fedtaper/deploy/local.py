@@ -182,7 +182,10 @@ class LocalFederation:
             if time.monotonic() - asked > STATUS_EVERY:
                 state, asked = self.status(run_id), time.monotonic()
                 if state.startswith("finished") and not store.is_complete(self.run_folder):
-                    raise FedtaperError(f"the run failed: {self.trouble(run_id)}")
+                    why = self.trouble(run_id)
+                    if why == "Stopped()":  # by a signal, or from the live page
+                        raise FedtaperError("the run was stopped; --resume goes on with it")
+                    raise FedtaperError(f"the run failed: {why}")
             time.sleep(LOOK)
         where = last_line(self.run_folder) or "it did not begin"
         raise FedtaperError(

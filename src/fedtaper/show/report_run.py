@@ -120,7 +120,9 @@ def metric_charts(view: View, names: Sequence[str]) -> tuple[Chart, ...]:
 
 def _same(values: dict[str, Array]) -> bool:
     first, *others = values.values()
-    return bool(others) and all(np.array_equal(first, other) for other in others)
+    return bool(others) and all(
+        np.allclose(first, other, rtol=1e-6, atol=0, equal_nan=True) for other in others
+    )
 
 
 def convergence(view: View) -> Part | None:

@@ -90,7 +90,7 @@ class StudioPage {
     this.ends = el("div", { id: "ends" });
     this.plots = el("div", { class: "charts" });
     this.clients = el("div", { id: "clients" });
-    this.right.append(this.ends, this.notes, this.plots, el("h2", {}, "Clients"), this.clients, this.speed);
+    this.right.append(this.plots, this.notes, this.ends, el("h2", {}, "Clients"), this.clients, this.speed);
   }
 
   async draw() {
