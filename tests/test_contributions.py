@@ -218,3 +218,29 @@ def test_claims_are_in_the_ledger():
     found = measure(e, make, 40, first=0)
     assert found.model.shape == (40, 3) and found.losses.shape == (40, 10)
     assert 0.8 < found.model.mean() <= 1
+
+
+def test_networks_are_shared_out_from_their_updates():
+    """A hidden layer and dropout: no equilibrium to solve, but rounds to share out."""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    data = [(rng.normal(size=(30, 4)).astype(np.float32), rng.integers(2, size=30)) for _ in "abc"]
+
+    def init():
+        first, last = torch.nn.Linear(4, 5), torch.nn.Linear(5, 2)
+        return torch.nn.Sequential(first, torch.nn.ReLU(), torch.nn.Dropout(0.2), last)
+
+    def loss(model, x, y):
+        return torch.nn.functional.cross_entropy(model(x), y)
+
+    problem = ft.Custom(loss, init, data)
+    e = ft.Experiment(problem, ft.Power(0.5, 0.76, 10), 12, 2, batch_size=10)
+    run = ft.run(e, updates=True, progress=False)
+    found = ft.contributions(run)
+    assert found.exact and found.coalitions == 8
+    np.testing.assert_allclose(found.shapley.sum(), found.worth, rtol=1e-9)
+    np.testing.assert_array_equal(found.shapley, ft.contributions(run).shapley)  # no dropout
+    whole = ft.run(e, engine="reference", updates=True, progress=False)  # keeps every number
+    np.testing.assert_allclose(found.shapley, ft.contributions(whole).shapley, atol=1e-4)
+    with pytest.raises(ft.FedtaperError, match="random numbers"):
+        ft.contributions(problem)

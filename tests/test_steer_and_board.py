@@ -105,3 +105,36 @@ def test_board_says_what_is_missing():
     assert page.intervals is None
     assert any(text.startswith("Intervals: not here") for text in page.missing)
     np.testing.assert_allclose(page.asked.sum(), 1)
+
+
+def test_board_counts_what_the_audit_cannot_tell():
+    """Short runs show nothing: that is neither kept nor broken."""
+    e = ft.Experiment(regression().problem, ft.Power(0.05, 0.76, 50), 3, 5)
+    page = ft.board(ft.run(e, updates=True, progress=False))
+    verdicts = [c.verdict for c in page.audit.clients]
+    assert all(v.startswith("cannot tell") for v in verdicts)
+    assert "Audited: of 6 of 6 this run cannot tell." in page.sentences()
+    cheat = ft.Experiment(
+        regression().problem, ft.Power(0.05, 0.76, 50), 300, 5, behaviours={2: ft.Idle()}
+    )
+    told = ft.board(ft.run(cheat, updates=True, progress=False)).sentences()
+    assert any("1 did not (2)" in text or "1 did not (client 2)" in text for text in told)
+
+
+def test_board_of_a_steered_run_is_certified_and_in_the_report(tmp_path):
+    from typer.testing import CliRunner
+
+    from fedtaper.cli.main import app
+
+    e = regression(200)
+    run = ft.steer(e, "minmax", out=tmp_path / "run", updates=True).run
+    page = ft.board(run)
+    np.testing.assert_allclose(page.asked, ft.fair(e.problem, "minmax").p)
+    np.testing.assert_allclose(page.given, run.experiment.influence().share)
+    assert page.gap < 1e-6
+    text = ft.report(run, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Asked, given, certified" in text and "What the controller gave" in text
+    done = CliRunner().invoke(app, ["board", str(tmp_path / "run")])
+    assert done.exit_code == 0 and "Certified" in done.output, done.output
+    done = CliRunner().invoke(app, ["board", str(tmp_path / "run"), "--goal", "q"])
+    assert done.exit_code == 0 and "goal q" in done.output, done.output

@@ -91,6 +91,7 @@ for command in (
     outcomes.intervals,
     outcomes.price,
     outcomes.contributions,
+    outcomes.board,
     engines.engines,
     claims.reproduce,
     claims.report,

@@ -12,6 +12,7 @@ import typer
 from fedtaper.cli.terminal import console, table
 from fedtaper.core.errors import AssumptionWarning
 from fedtaper.experiment import Experiment
+from fedtaper.outcomes.board import board as find_board
 from fedtaper.outcomes.contributions import Contributions
 from fedtaper.outcomes.contributions import contributions as find_contributions
 from fedtaper.outcomes.fair import Fair
@@ -117,6 +118,31 @@ def _show(
         console.print(note, highlight=False, soft_wrap=True)
     if plot is not None:
         console.print(f"Drawn: {found.plot(plot)}", highlight=False)
+
+
+def board(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    goal: Annotated[
+        str | None, typer.Option(help=f"What was asked for: one of {', '.join(GOALS)}.")
+    ] = None,
+    constraint: Annotated[list[str] | None, typer.Option(help="A limit in words.")] = None,
+    q: Annotated[float, typer.Option(help="Of the goal q.")] = 1.0,
+    t: Annotated[float, typer.Option(help="Of the goal tilt, per unit of loss.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="Which seed of a run over many.")] = None,
+) -> None:
+    """Asked, given, certified: one page for the people who answer for a federation.
+
+    Example: fedtaper board runs/case1 --goal minmax
+    """
+    made = load(run)
+    asked = None
+    if goal is not None:
+        asked = find_fair(made.experiment.problem, goal, constraints=constraint or (), q=q, t=t)
+    page = find_board(made, asked, seed=seed)
+    head, *rows = page.rows()
+    table("Asked, given, certified", head, rows)
+    for text in page.sentences():
+        console.print(text, highlight=False, soft_wrap=True)
 
 
 def _write_plan(found: Fair, e: Experiment, out: Path) -> None:

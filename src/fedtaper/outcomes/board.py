@@ -12,9 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from fedtaper.auditing import Audit, audit
 from fedtaper.core.checks import check_number, check_type
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.protocols import is_quadratic
 from fedtaper.core.tables import html, label, plain
 from fedtaper.outcomes.contributions import Contributions, contributions
-from fedtaper.outcomes.fair import Fair
+from fedtaper.outcomes.fair import Fair, fair
 from fedtaper.outcomes.intervals import Intervals, intervals
 from fedtaper.results import Run
 from fedtaper.theory.equilibria import shares
@@ -76,9 +77,7 @@ class Board:
         out = [f"Asked: {self.goal}."]
         out.append(f"Given: no client's share differs from the plan by more than {off:.1%}.")
         if self.audit is not None:
-            verdicts = [client.verdict for client in self.audit.clients]
-            kept = sum(v == "as declared" for v in verdicts)
-            out.append(f"Audited: {kept} of {len(verdicts)} clients did as they declared.")
+            out.append(f"Audited: {self._audited}.")
         if not np.isnan(self.gap):
             out.append(
                 f"Certified: no influences serve the goal better by more than {self.gap:.1e}."
@@ -86,6 +85,21 @@ class Board:
         if self.intervals is not None:
             out.append(f"The losses are for {self.intervals.target}.")
         return [*out, *self.missing]
+
+    @property
+    def _audited(self) -> str:
+        """What the audit found: who kept to it, who did not, of whom nothing is known."""
+        assert self.audit is not None
+        count = len(self.audit.clients)
+        kept = sum(c.verdict == "as declared" for c in self.audit.clients)
+        accused = [label(self.names, i) for i, c in enumerate(self.audit.clients) if c.accused]
+        unknown = count - kept - len(accused)
+        parts = [f"{kept} of {count} clients did as they declared"] if kept or accused else []
+        if accused:
+            parts.append(f"{len(accused)} did not ({', '.join(accused)})")
+        if unknown:
+            parts.append(f"of {unknown} of {count} this run cannot tell")
+        return "; ".join(parts)
 
     def __str__(self) -> str:
         return "\n".join(["Asked, given, certified", *plain(self.rows()), *self.sentences()])
@@ -95,16 +109,24 @@ class Board:
 
 
 def board(
-    run: Run, asked: Fair | ArrayLike | None = None, *, level: float = 0.95, seed: int | None = None
+    run: Run,
+    asked: Fair | ArrayLike | None = None,
+    *,
+    level: float = 0.95,
+    seed: int | None = None,
+    quick: bool = False,
 ) -> Board:
     """Everything about a run that the people who answer for it need, as data.
 
     Args:
         run: what was run; one seed of it where there are many.
-        asked: what was planned: a ``Fair``, or influences. By default the run's own: what was
-            given is then what was asked.
+        asked: what was planned: a ``Fair``, or influences. By default, for a steered run of a
+            convex problem, what serves its goal best; else the run's own: what was given is
+            then what was asked.
         level: of the intervals.
         seed: which seed of a run over many; by default the first.
+        quick: whether to leave out what takes more than a moment: exact answers about a torch
+            model.
 
     >>> import fedtaper as ft
     >>> found = ft.fair(ft.LinearRegression(num_clients=3, samples=200))
@@ -128,23 +150,32 @@ def board(
             missing.append(f"{what}: not here, since {problem}.")
             return None
 
+    exact = is_quadratic(e.problem) or not quick
+    if asked is None and e.steering is not None and exact:
+        plan = e.steering
+        how: dict[str, Any] = {"q": plan.q, "t": plan.t, "baseline": plan.baseline}
+        asked = attempt("Certificate", lambda: fair(e.problem, plan.goal, **how))
     if isinstance(asked, Fair):
         goal, target, gap = f"goal {asked.goal}", asked.p, asked.gap
     else:
         goal, gap = "the influences as planned", np.nan
+        if e.steering is not None:
+            goal = f"goal {e.steering.goal}, steered while it trained"
         target = given if asked is None else shares(asked, e.num_clients)
     audited = None
-    if run.updates is not None:
+    if run.updates is not None or run.challenges is not None:
         audited = attempt("Audit", lambda: audit(run))
     else:
         missing.append("Audit: not here, since the run kept no updates (updates=True).")
+    if not exact:
+        missing.append("Intervals, contributions: not here; ft.board or fedtaper board has them.")
     return Board(
         goal=goal,
         asked=target,
         given=given,
         audit=audited,
-        intervals=attempt("Intervals", lambda: intervals(run, level=level)),
-        contributions=attempt("Contributions", lambda: contributions(e)),
+        intervals=attempt("Intervals", lambda: intervals(run, level=level)) if exact else None,
+        contributions=attempt("Contributions", lambda: contributions(e)) if exact else None,
         gap=gap,
         missing=tuple(missing),
         names=e.names or (),

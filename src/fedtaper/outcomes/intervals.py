@@ -28,7 +28,7 @@ EARLY = (
 )
 SHORT = (
     "The run is only {times:.0f} times as long as its models remember: intervals by random "
-    "scaling then cover less than they say (88 to 92 % in place of 95 at 10 to 25 times)."
+    "scaling then cover less than they say (88 to 93 % in place of 95 at 10 to 25 times)."
 )
 DRAWS = 4000  # of the model's error, for the losses
 

@@ -97,7 +97,7 @@ def _paired(
     who = tuple(range(e.num_clients)) if clients is None else tuple(whole_list("clients", clients))
     if not who or max(who) >= e.num_clients:
         raise FedtaperError(f"clients are numbers from 0 to {e.num_clients - 1}, not {who}")
-    judge = TorchLosses(as_network(e.problem))
+    judge = TorchLosses(as_network(e.problem), evaluating=True)
     scale = PERCENT / math.log1p(change)
     found, base = np.empty((len(seeds), len(who), e.num_clients)), []
     right: list[Any] = []

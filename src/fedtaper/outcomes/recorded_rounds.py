@@ -15,11 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedtaper import engines
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.protocols import Options
+from fedtaper.engines.gate import choose
 from fedtaper.outcomes.contributions import MOST, Contributions, evaluate
 from fedtaper.results import Run
 from fedtaper.theory.equilibria import shares
-from fedtaper.theory.losses import Losses, losses_of
+from fedtaper.theory.losses import Losses, evaluated
 
 Array = NDArray[np.float64]
 TRUNCATE = 0.01  # rounds that change the loss by less than this share of the largest change
@@ -35,25 +38,21 @@ def from_updates(
         raise FedtaperError("contributions are those of one run: run one seed with updates=True")
     if run.updates is None or run.w is None or run.w0 is None:
         raise FedtaperError(
-            "this run has no updates or models to share out: run it with updates=True"
+            "this run has no updates or models to share out: run it with updates=True (a model of "
+            "more than 20,000 parameters keeps none)"
         )
     e = run.experiment
-    if np.shape(run.updates)[-1] != e.problem.dim:
-        raise FedtaperError(
-            "this run keeps sketches of its updates, as runs of large models do: they cannot be "
-            "added up to models"
-        )
     if e.server.rescales:
         raise FedtaperError(f"{e.server!r} rescales updates: they cannot be shared out")
     if len(run.round) != e.rounds or np.any(np.diff(run.round) != 1):
         raise FedtaperError("this run left out rounds (thin): contributions need every round")
-    losses: Losses = losses_of(e.problem if held_out is None else held_out)
+    losses: Losses = evaluated(e.problem if held_out is None else held_out)
     counts = shares(np.ones(losses.clients) if weights is None else weights, losses.clients)
     before = np.concatenate([run.w0[None], run.w[:-1]])
     change = (losses.values(before) - losses.values(np.asarray(run.w))) @ counts
     kept = np.flatnonzero(np.abs(change) >= TRUNCATE * np.abs(change).max())
     server = e.server_weights(e.step_sums(0, e.rounds))
-    moves = server[kept][:, :, None] * np.asarray(run.updates)[kept]
+    moves = server[kept][:, :, None] * _updates(run, before, kept)
     start = before[kept]
 
     def game(masks: NDArray[np.bool_]) -> Array:
@@ -65,3 +64,31 @@ def from_updates(
     small = losses.clients <= (MOST if e.problem.kind == "linear" else FEW)
     text = f"Contributions from {len(kept)} of {e.rounds} rounds' updates"
     return evaluate(game, losses.clients, counts, text, small, permutations, seed, began)
+
+
+def _updates(run: Run, before: Array, kept: NDArray[np.int64]) -> Array:
+    """What the clients sent in those rounds, (kept, L, d).
+
+    Networks record sketches of their updates. Then the rounds that count are trained once
+    more, each from the model it started from, with the same mini-batches.
+    """
+    e, found = run.experiment, np.asarray(run.updates)
+    if found.shape[-1] == e.problem.dim:
+        return found[kept]
+    if e.behaviours or not e.in_step or e.local.keeps == "run" or e.local.receives:
+        raise FedtaperError(
+            "this run keeps sketches of its updates, and they cannot be worked out again for late "
+            "or misbehaving clients or rules that remember: they cannot be shared out"
+        )
+    seed = run.seeds[0]
+    state = engines.init(e, np.array([seed]), False)
+    session = choose(e, None, Options()).open(e, state, Options())
+    out = np.zeros((len(kept), e.num_clients, e.problem.dim))
+    try:
+        for row, k in enumerate(kept.tolist()):
+            there = np.flatnonzero(e.present(k, k + 1, seed)[0])
+            a = e.step_sizes(k, k + 1)[0]
+            out[row, there] = session.answers(0, there.tolist(), before[k], k, a)
+    finally:
+        session.close()
+    return out

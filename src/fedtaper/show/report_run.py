@@ -252,6 +252,34 @@ def intervals(view: View) -> Part | None:
     return Part("Error bars", paragraphs([found.title]) + html + notes)
 
 
+def board(view: View) -> Part | None:
+    """Asked, given, certified: for the people who answer for the federation (the first seed)."""
+    from fedtaper.outcomes.board import board as made
+
+    run = view.run
+    shown = is_quadratic(run.experiment.problem) or run.updates is not None
+    if run.diverged or not (shown or run.challenges is not None or run.looks is not None):
+        return None
+    try:
+        found = made(run, quick=True)
+    except FedtaperError:
+        return None
+    head, *rows = found.rows()
+    named = [[name, *row[1:]] for name, row in zip(view.clients, rows, strict=True)]
+    seed = [f"Of seed {run.seeds[0]}."] if run.many else []
+    html = table(head, named) + paragraphs([*seed, *found.sentences()])
+    return Part("Asked, given, certified", html, _steered(view))
+
+
+def _steered(view: View) -> tuple[Chart, ...]:
+    """What the controller gave every client, over the rounds."""
+    scales = view.run.scales
+    if view.run.looks is None or scales.shape[1] > MOST_CLIENTS:
+        return ()
+    curves = [Curve(n, view.rounds, scales[view.at, i]) for i, n in enumerate(view.clients)]
+    return (view.chart("scales", "What the controller gave", "factor of the scale", curves),)
+
+
 def stability(view: View) -> Part | None:
     """Whether the first steps suit the curvature."""
     from fedtaper.theory.stability import stability as look
@@ -302,6 +330,7 @@ PARTS: tuple[Callable[[View], Part | None], ...] = (
     tracking,
     intervals,
     audit,
+    board,
     stability,
     origin,
 )

@@ -79,6 +79,18 @@ def losses_of(problem: Problem) -> Losses:
     return found
 
 
+def evaluated(problem: Problem) -> QuadraticLosses | TorchLosses:
+    """The losses of any model, convex or not, in evaluation mode: to be looked at, not solved."""
+    if is_quadratic(problem):
+        return QuadraticLosses(problem)
+    if not is_network(problem):
+        raise FedtaperError(
+            f"this needs the clients' losses: {type(problem).__name__} is neither quadratic nor a "
+            "torch module"
+        )
+    return TorchLosses(problem, evaluating=True)
+
+
 @dataclass(frozen=True)
 class QuadraticLosses:
     """w'A w / 2 - b'w + c / 2 for each client."""

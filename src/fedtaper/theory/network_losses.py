@@ -41,6 +41,7 @@ class TorchLosses:
     """Losses of a torch module on every sample, clients of equal size side by side."""
 
     problem: Any
+    evaluating: bool = False  # without dropout, and whatever else only training does
 
     @property
     def clients(self) -> int:
@@ -66,7 +67,8 @@ class TorchLosses:
             def forward(self, *batch: Any) -> Any:
                 return problem.batch_loss(self.module, *batch)
 
-        return BatchLoss()
+        made = BatchLoss()
+        return made.eval() if self.evaluating else made
 
     @cached_property
     def _parameters(self) -> list[tuple[str, Any]]:
