@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedtaper.core.errors import FedtaperError
 
 Array = NDArray[np.float64]
-CHORDS = 12  # random pairs of models, at each of three sizes
+CHORDS = 4  # random pairs of models, at each of three sizes
 ROUNDING = 1e-10  # of the losses, which a chord may lie below by
 GONE = 1e-9  # of the curvature at the first model: a direction with less has no minimum
 
