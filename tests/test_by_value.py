@@ -1,6 +1,6 @@
 """Values worked out by hand: what a changed sign, limit or constant would move.
 
-Each of these was a mutant that no other test noticed (docs/development/mutants.md).
+Among them are mutants that no other test noticed (docs/development/mutants.md).
 """
 
 import math
@@ -141,8 +141,9 @@ def robbins(error):
 def test_thresholds_of_the_audit(error):
     assert judge.threshold(error, "norms") == pytest.approx(robbins(error), rel=1e-12)
     assert judge.threshold(error, "updates") == pytest.approx(robbins(error), rel=1e-12)
-    assert judge.threshold(error, "held-out") == 3.2
-    assert judge.threshold(error, "peers") == pytest.approx(max(5.0, robbins(error)))
+    assert judge.threshold(error, "held-out", 3.2) == 3.2
+    assert judge.threshold(error, "peers", 5.0) == pytest.approx(max(5.0, robbins(error)))
+    assert judge.threshold(error, "updates", 99.0) == pytest.approx(robbins(error))
 
 
 @pytest.mark.parametrize(
@@ -165,14 +166,16 @@ def test_verdicts_at_their_limits(witness, score, verdict):
     error = 0.05
     accuse = 3.2 if witness == "held-out" else robbins(error)
     excess = error * eval(score, {"accuse": accuse})
-    assert judge._taper_verdict(excess, error, witness) == verdict
+    assert judge._taper_verdict(excess, error, witness, accuse) == verdict
 
 
 def test_as_declared_needs_an_excess_ruled_out():
     error = 0.05  # 1.96 standard errors above must stay below 0.14
-    assert judge._taper_verdict(0.14 - 1.96 * error - 1e-6, error, "norms") == "as declared"
-    assert judge._taper_verdict(0.14 - 1.96 * error + 1e-6, error, "norms") == "cannot tell yet"
-    assert judge._taper_verdict(0.0, math.inf, "norms") == "cannot tell yet"
+    assert judge._taper_verdict(0.14 - 1.96 * error - 1e-6, error, "norms", 0.0) == "as declared"
+    assert (
+        judge._taper_verdict(0.14 - 1.96 * error + 1e-6, error, "norms", 0.0) == "cannot tell yet"
+    )
+    assert judge._taper_verdict(0.0, math.inf, "norms", 0.0) == "cannot tell yet"
     t = 2.570581835636314  # Student's 0.975 quantile with 5 degrees of freedom
     assert judge._challenge_verdict(0.14 - t * error - 1e-6, error, 5.0, 0) == "as declared"
     assert judge._challenge_verdict(0.14 - t * error + 1e-6, error, 5.0, 0) == "cannot tell yet"

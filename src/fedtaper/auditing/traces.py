@@ -44,8 +44,8 @@ def from_run(
         e = replace(e, schedules=schedules, behaviours=())
     if run.many and seed is None:
         raise FedtaperError(f"a run over {len(run.seeds)} seeds is audited one at a time: seed=")
-    if seed is not None and seed not in run.seeds:
-        raise FedtaperError(f"the run has no seed {seed}")
+    if seed is not None and (not isinstance(seed, int | np.integer) or seed not in run.seeds):
+        raise FedtaperError(f"the run has no seed {seed!r:.80}")
     pick: Any = run.seeds.index(seed) if run.many and seed is not None else slice(None)
     index = run.round - 1
     last = int(run.round[-1])

@@ -156,8 +156,8 @@ def fair(
     True
     """
     began = time.perf_counter()
-    check_number("q", q, finite=False)
-    check_number("t", t, finite=False)
+    check_number("q", q)
+    check_number("t", t)
     losses = losses_of(problem)
     judged = losses if held_out is None else _alike(problem, held_out)
     count = losses.clients

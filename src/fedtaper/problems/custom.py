@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import check_whole, one_of
+from fedtaper.core.checks import check_flag, check_whole, one_of
 from fedtaper.core.errors import FedtaperError, OwnCodeError, own_code
 from fedtaper.core.protocols import ProblemKind, Unit
 from fedtaper.problems.network import (
@@ -105,6 +105,7 @@ class Custom(Network):
         if not len(self.client_data):
             raise FedtaperError("client_data is empty: give one entry per client")
         check_whole("workers", self.workers, low=0)
+        check_flag("check_finite", self.check_finite)
         one_of("buffers", self.buffers, ("refuse", "average"))
         need_torch()
         for i, size in enumerate(self.sizes):

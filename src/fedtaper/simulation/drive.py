@@ -101,6 +101,8 @@ def run(
         raise FedtaperError(f"out must be the path of a folder, not {out!r:.80}")
     for name, value in (("resume", resume), ("updates", updates), ("keep_data", keep_data)):
         check_flag(name, value)
+    if progress is not None:
+        check_flag("progress", progress)
     if also is not None and not callable(also):
         raise FedtaperError(f"also must be a function of the Run, not {also!r:.80}")
     if resume and out is None:

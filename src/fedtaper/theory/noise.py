@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import check_type, check_whole
+from fedtaper.core.checks import check_memory, check_type, check_whole
 from fedtaper.core.errors import FedtaperError
 from fedtaper.results import Run
 from fedtaper.theory.tracking import Fit, power_law
@@ -65,6 +65,7 @@ def noise_sums(run: Run, points: int = 60) -> NoiseSums:
     """
     check_type("noise_sums", run, Run)
     check_whole("points", points, low=2)
+    check_memory(f"{points:,} points", float(points) * run.update_norms[..., 0, :].size)
     from fedtaper.theory.replayed import replayed
 
     total = int(run.round[-1]) if len(run.round) else 0

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtaper.core.checks import as_numbers, check_number, check_type
+from fedtaper.core.checks import as_numbers, check_number, check_type, one_of
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import as_quadratic, is_quadratic
 from fedtaper.experiment import Experiment
@@ -48,8 +48,7 @@ def limit_ode(experiment: Experiment, influence: Kind = "limit") -> LimitOde:
     True
     """
     check_type("limit_ode", experiment, Experiment)
-    if influence not in KINDS:
-        raise FedtaperError(f'influence must be "limit" or "finite", not {influence!r}')
+    one_of("influence", influence, KINDS)
     if experiment.server.rescales:
         raise FedtaperError(
             f"the limit ODE is that of a weighted mean of the clients' models; "

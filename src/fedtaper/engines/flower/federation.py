@@ -8,8 +8,8 @@ the experiment's TOML file.
 from __future__ import annotations
 
 import importlib
-import math
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -210,7 +210,7 @@ class Federation:
 def _is_number(value: Any, above: float) -> bool:
     """Whether it is a finite number above that."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and math.isfinite(value) and value > above
+    return number and above < value <= sys.float_info.max  # an int may be larger
 
 
 def numbered(count: int) -> tuple[str, ...]:
