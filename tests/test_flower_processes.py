@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -476,7 +477,9 @@ def wait_for_round(local, wanted, seconds=900):
     while time.monotonic() < end:
         if store.is_complete(local.run_folder):
             return
-        found = store.load_checkpoint(local.run_folder)
+        with warnings.catch_warnings():  # it may be read while the server replaces it
+            warnings.simplefilter("ignore", ft.FedtaperWarning)
+            found = store.load_checkpoint(local.run_folder)
         if found is not None and int(found["state_round"]) >= wanted:
             return
         time.sleep(0.2)
