@@ -91,7 +91,7 @@ def test_who_fades_on_even_curvatures_is_still_found():
     assert found and set(found) == {"fading"}
 
 
-def test_a_copy_follows_the_noise_and_a_like_minded_client_does_not():
+def test_a_copy_is_late_and_a_like_minded_client_is_not():
     from fedtaper.auditing.directions import copying
 
     rng = np.random.default_rng(0)

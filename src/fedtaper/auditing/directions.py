@@ -9,7 +9,7 @@ Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 LEAST = 12  # rounds that a verdict on directions needs
 ALIKE = 0.98  # cosine from which an update is a copy
-FOLLOWS = 0.8  # correlation of what moves about the mean direction: of a copy it is near 1
+CLOSER = 0.25  # a copy is this much closer to what the others sent last than to what they send now
 SMALL = 0.25  # size beside the others' below which a lack of direction proves nothing
 CHANCE = 0.001  # how often chance alone may give noise a direction
 
@@ -19,7 +19,8 @@ def copying(updates: Array) -> Flags:
 
     ``updates`` is (L, rounds, d), NaN where absent. Where most clients look like copies (the
     shared model is far away and everyone pulls the same way), nobody is called one. An honest
-    client may pull where the others do, round after round; a copy also follows their noise.
+    client may pull where the others do, but no more where they did a round ago than where they do
+    now; a copy is late.
     """
     clients, rounds, dim = updates.shape
     if dim < 2 or clients < 3:
@@ -31,12 +32,14 @@ def copying(updates: Array) -> Flags:
     everyone = np.broadcast_to(total / np.maximum(count, 1)[:, None], sent.shape)
     late = np.arange(1, rounds) >= rounds // 2
     used = there[:, 1:] & late
-    alike, follows = np.zeros((clients, rounds - 1)), np.zeros(clients)
+    alike, late_by_one = np.zeros((clients, rounds - 1)), np.zeros(clients, dtype=bool)
     for target in (others, everyone):
-        alike = np.maximum(alike, _cosine(sent[:, 1:], target[:, :-1]))
-        follows = np.maximum(follows, _following(sent[:, 1:], target[:, :-1], used))
+        before, now = _cosine(sent[:, 1:], target[:, :-1]), _cosine(sent[:, 1:], others[:, 1:])
+        alike = np.maximum(alike, before)
+        gap, usual = (((1 - cosine) * used).sum(axis=1) for cosine in (before, now))
+        late_by_one |= gap < CLOSER * usual
     share = ((alike > ALIKE) & used).sum(axis=1) / np.maximum(used.sum(axis=1), 1)
-    found = (share >= 0.8) & (used.sum(axis=1) >= LEAST) & (follows >= FOLLOWS)
+    found = (share >= 0.8) & (used.sum(axis=1) >= LEAST) & late_by_one
     return found & (np.median(share) < 0.5)
 
 
@@ -68,18 +71,6 @@ def noise(updates: Array, sums: Array) -> Flags:
     usual = float(np.median(relative[relative > 0])) if (relative > 0).any() else 0.0
     comparable = relative > SMALL * usual
     return (used.sum(axis=1) >= LEAST) & (resultant < chdtri(dim, CHANCE)) & comparable
-
-
-def _following(sent: Array, target: Array, used: Flags) -> Array:
-    """Correlation of two series of directions, each about its own mean, (L,)."""
-    count = np.maximum(used.sum(axis=1), 1)[:, None, None]
-    parts = []
-    for a in (sent, target):
-        unit = a / np.maximum(np.linalg.norm(a, axis=-1, keepdims=True), 1e-300)
-        unit = unit * used[..., None]
-        parts.append((unit - unit.sum(axis=1, keepdims=True) / count) * used[..., None])
-    size = np.sqrt((parts[0] ** 2).sum(axis=(1, 2)) * (parts[1] ** 2).sum(axis=(1, 2)))
-    return np.asarray((parts[0] * parts[1]).sum(axis=(1, 2)) / np.maximum(size, 1e-300))
 
 
 def _cosine(a: Array, b: Array) -> Array:

@@ -97,7 +97,7 @@ def estimates(rows: list[dict[str, Any]], path: Path) -> None:
         axis.set_yticks(range(len(pairs)), pairs)
         axis.invert_yaxis()
         axis.set_xlim(-0.2, 0.45)
-        axis.set_xlabel("estimated excess taper (dashed: the true one)")
+        axis.set_xlabel("estimated excess taper")
         key(axes, columns=3)
 
 
@@ -113,8 +113,8 @@ def found_when(rows: list[dict[str, Any]], path: Path) -> None:
         first = np.array([row["accused"] for row in rows if row["kind"] == "honest"])
         share = [_mean((first > 0) & (first <= k)) for k in rounds]
         axis.step(rounds, share, where="post", color="#000000", linewidth=1.6,
-                  label="honest (false accusations)")  # fmt: skip
+                  label="honest")  # fmt: skip
         axis.set_ylim(-0.02, 1.03)
         axis.set_xlabel("round")
         axis.set_ylabel("share of clients accused")
-        key(axes, columns=4)
+        key(axes, columns=3)

@@ -40,6 +40,7 @@ TITLES = {
     "test_accuracy": "Accuracy",
 }
 MOST_CLIENTS = 21  # seven colours, three kinds of line
+SHOWN_CLIENTS = 8  # in the evidence of an audit, those who are accused first
 
 
 class View:
@@ -226,7 +227,25 @@ def audit(view: View) -> Part | None:
     head, *rows = found.rows()
     named = [[name, *row[1:]] for name, row in zip(view.clients, rows, strict=True)]
     notes = paragraphs([*found.remarks(), found.caveat], "muted")
-    return Part("Audit: who contributed as declared", table(head, named) + notes)
+    said, charts = evidence(view) if run.challenges is not None else ("", ())
+    return Part("Audit: who contributed as declared", table(head, named) + said + notes, charts)
+
+
+def evidence(view: View) -> tuple[str, tuple[Chart, ...]]:
+    """The evidence of challenges: a sentence per client, and how the estimates grew."""
+    from fedtaper.auditing.history import histories
+
+    run = view.run
+    found = histories(run, run.seeds[0] if run.many else None)
+    found = sorted(found, key=lambda h: (not h.said.accused, h.said.client))[:SHOWN_CLIENTS]
+    curves = []
+    for h in found:
+        known = np.isfinite(h.delta)
+        if known.any():
+            bands = (h.delta[known], h.low[known], h.high[known])
+            curves.append(Curve(view.clients[h.said.client], h.round[known], *bands))
+    chart = view.chart("audit", "Estimated taper after each challenge", "taper (delta)", curves)
+    return paragraphs([h.sentence for h in found]), (chart,) if curves else ()
 
 
 def intervals(view: View) -> Part | None:
