@@ -59,3 +59,16 @@ def test_regression_and_many_seeds(tmp_path):
     pytest.importorskip("pandas")
     frame = many.to_frame()
     assert len(frame) == 6 and frame["seed"].tolist() == [4, 4, 4, 7, 7, 7]
+
+
+def test_a_loaded_run_keeps_its_tensors_by_name(made):
+    loaded = ft.load(made.path)
+    assert loaded.experiment.problem.kind == "recorded"
+    mine = made.state_dict()
+    for name, tensor in loaded.state_dict().items():
+        assert torch.equal(tensor, mine[name])
+    assert list(loaded.state_dict()) == sorted(mine)
+    with pytest.raises(ft.FedtaperError, match=r"hand the problem in, ft\.load"):
+        loaded.module()
+    again = ft.load(made.path, problem=made.experiment.problem)
+    assert all(torch.equal(t, mine[n]) for n, t in again.module().state_dict().items())

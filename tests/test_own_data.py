@@ -263,6 +263,15 @@ def test_a_module_in_place_of_a_function_is_where_every_run_starts():
     assert model.weight.abs().sum() > 0
 
 
+def test_init_may_hand_out_one_module_again_and_again():
+    one = linear()
+    before = {name: t.clone() for name, t in one.state_dict().items()}
+    data = [arrays(c) for c in range(2)]
+    runs = [ft.run(experiment(custom(data, init=lambda: one))) for _ in range(2)]
+    assert np.array_equal(runs[0].w, runs[1].w)
+    assert all(torch.equal(t, before[name]) for name, t in one.state_dict().items())
+
+
 def test_evaluation_mode_and_back():
     seen = []
     problem = custom(
@@ -306,6 +315,25 @@ def test_batch_norm_is_refused_with_two_ways_out():
     trained = sum(p.numel() for p in parameters_of(problem.module()))
     assert problem.dim == trained + 16
     assert problem.initial(0)[trained:].tolist() == [0.0] * 8 + [1.0] * 8
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"server": ft.Adam()}, r"needs server=Average\(\)"),
+        ({"server": ft.AverageMomentum(0.5)}, r"needs server=Average\(\)"),
+        ({"local": ft.AdamW()}, r"needs local=Sgd\(\) or Momentum"),
+        ({"local": ft.Proximal(0.1)}, r"needs local=Sgd\(\) or Momentum"),
+        ({"engine": "reference"}, "the reference engine does not do buffers"),
+    ],
+)
+def test_running_statistics_are_refused_where_no_plain_mean_is_made(how, says):
+    engine = how.pop("engine", None)
+    problem = custom([arrays(c) for c in range(2)], init=batch_norm, buffers="average")
+    with pytest.raises(ft.FedtaperError, match=says):
+        ft.run(experiment(problem, **how), engine=engine)
+    plain = custom([arrays(c) for c in range(2)], buffers="average")  # nothing to average
+    ft.run(experiment(plain, rounds=1, **how), engine=engine)
 
 
 def test_groupnorm_keeps_scale_and_shift():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,7 @@ class Run:
         model: the last shared model as one vector, where w is None.
         start: the model of a warm start by its digest, else empty.
         stopped: why a callback ended the run before its last round, else empty.
+        stored: reads the model's tensors by name, where a loaded run has no code for them.
     """
 
     experiment: Experiment
@@ -87,6 +88,7 @@ class Run:
     looks: Looks | None = None
     start: str = ""
     stopped: str = ""
+    stored: Callable[[], dict[str, NDArray[Any]]] | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         ends = f", {len(self.diverged)} diverged" if self.diverged else ""
@@ -129,6 +131,11 @@ class Run:
         Args:
             seed: which seed's, of a run over many.
         """
+        if self.stored is not None:
+            raise FedtaperError(
+                f"{self.path} holds the model's tensors but not its code: hand the problem in, "
+                "ft.load(folder, problem=...), or fill a module of yours with run.state_dict()"
+            )
         import torch
 
         from fedtaper.problems.network import bind
@@ -140,6 +147,8 @@ class Run:
 
     def state_dict(self, seed: int | None = None) -> dict[str, Any]:
         """The trained model's tensors by name; regression has one, ``w``."""
+        if self.stored is not None:
+            return {name: _tensor(array) for name, array in self.stored().items()}
         if not is_network(self.experiment.problem):
             return {"w": np.array(self._of(seed))}
         return {name: t.detach().clone() for name, t in self.module(seed).state_dict().items()}
@@ -196,6 +205,15 @@ class Run:
         from fedtaper.show.run_plots import metrics_plot
 
         return metrics_plot(self, metrics, path)
+
+
+def _tensor(array: NDArray[Any]) -> Any:
+    """A torch tensor, or the array itself where torch is not installed."""
+    try:
+        import torch
+    except ImportError:
+        return array
+    return torch.from_numpy(array)
 
 
 def need_pandas() -> Any:

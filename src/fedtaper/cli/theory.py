@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -60,13 +60,15 @@ def forecast(
     found = [look_ahead(e, n=one) for one in clock]
     halves, why = _error_bars(found)
     rows = [
-        [f"{f.n:.4g}", f"{f.round:.4g}", _vector(f.w), half, _size(f.distance),
+        [f"{f.n:.4g}", f"{f.round:.4g}", _vector(f), half, _size(f.distance),
          _size(f.distance_limit)]
         for f, half in zip(found, halves, strict=True)
     ]  # fmt: skip
     table("Model", ["n", "rounds", "w", "95 % +-", "to w*(p_n)", "to w*(p)"], rows)
     if why:
         console.print(f"No error bars, since {why}.", highlight=False, soft_wrap=True)
+    for text in dict.fromkeys(f.note for f in found if f.note):
+        console.print(f"Model: {text}.", highlight=False, soft_wrap=True)
     groups = e.groups()
     head = ["clients", *(f"n = {f.n:.3g}" for f in found), "limit"]
     influences = [
@@ -90,9 +92,11 @@ def _error_bars(found: list[Forecast]) -> tuple[list[str], str]:
     return [f"{float((high - low).max()) / 2:.2g}" for low, high in ends], ""
 
 
-def _vector(w: Any) -> str:
-    shown = " ".join(f"{value:.4f}" for value in w[:4])
-    return shown + (f" ... ({len(w)})" if len(w) > 4 else "")
+def _vector(f: Forecast) -> str:
+    if f.note:
+        return "-"
+    shown = " ".join(f"{value:.4f}" for value in f.w[:4])
+    return shown + (f" ... ({len(f.w)})" if len(f.w) > 4 else "")
 
 
 def _size(value: float) -> str:

@@ -47,6 +47,7 @@ class Cpu:
         behaviours=True,
         combining=True,
         challenges=True,
+        statistics=True,
         steering=True,
         ways=WAYS,
     )

@@ -10,6 +10,10 @@ from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import Capabilities, Engine, Options, is_combining
 from fedtaper.engines import WAYS, registry
 from fedtaper.experiment import Experiment
+from fedtaper.problems.custom import averages_statistics
+from fedtaper.rules.local import Sgd
+from fedtaper.rules.momentum import Momentum
+from fedtaper.rules.server import Average
 
 PREFERRED = {  # by kind of problem, the quickest first
     "linear": ("compiled", "events", "reference"),
@@ -38,6 +42,7 @@ ROWS: dict[
     "several seeds in one call": lambda c: c.many_seeds,
     "challenges": lambda c: c.challenges,
     "delays, asynchronous servers": lambda c: c.delays,
+    "running statistics (BatchNorm), averaged": lambda c: c.statistics,
     "steering while it trains": lambda c: c.steering,
 }
 
@@ -187,8 +192,22 @@ def _rule_objections(e: Experiment, engine: Engine) -> Iterator[str]:
         yield f"the {name} engine runs no local rules with memory such as {e.local!r}"
     if is_combining(e.server) and not can.combining:
         yield f"the {name} engine keeps no single updates, which {e.server!r} needs: {_robust(e)}"
+    yield from _statistics_objections(e, name, can)
     if is_combining(e.server) and not e.in_step:
         yield f"{e.server!r} needs a round's updates together: leave out delays and asynchronous"
+
+
+def _statistics_objections(e: Experiment, name: str, can: Capabilities) -> Iterator[str]:
+    """Running statistics are averaged by plain means alone: no rule for weights fits them."""
+    if not averages_statistics(e.problem):
+        return
+    what = 'buffers="average" (running statistics)'
+    if not can.statistics:
+        yield f'the {name} engine does not do {what}: use engine="cpu", or ft.groupnorm'
+    if type(e.server) is not Average:
+        yield f"{what} needs server=Average(): {e.server!r} would not average them"
+    if type(e.local) not in (Sgd, Momentum):
+        yield f"{what} needs local=Sgd() or Momentum(): {e.local!r} would change them too"
 
 
 def _robust(e: Experiment) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
+import os
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedtaper.core.checks import check_flag, check_whole, one_of
 from fedtaper.core.errors import FedtaperError, OwnCodeError, own_code
-from fedtaper.core.protocols import ProblemKind, Unit
+from fedtaper.core.protocols import Problem, ProblemKind, Unit
 from fedtaper.problems.network import (
     Minibatches,
     Network,
@@ -25,6 +26,7 @@ from fedtaper.problems.network import (
     minibatches,
     need_torch,
     size_of,
+    statistics_of,
 )
 from fedtaper.problems.randomness import seeded
 from fedtaper.problems.samples import InMemory, Samples, converted, samples_of
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 _FROZEN = 0  # torch's seed while a model is made: frozen weights and buffers are always the same
 _READERS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+TRAINERS = os.cpu_count() or 1  # processes that train side by side share the readers
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +159,8 @@ class Custom(Network):
 
         from fedtaper.problems.models import usable
 
-        made = copy.deepcopy(self.init) if isinstance(self.init, torch.nn.Module) else self.init()
+        # a copy: training fills it in place, and init may hand out one module again and again
+        made = copy.deepcopy(self.init if isinstance(self.init, torch.nn.Module) else self.init())
         if not isinstance(made, torch.nn.Module):
             raise FedtaperError(f"init() must make a torch.nn.Module, not {type(made).__name__}")
         return usable(made, average_buffers=self.buffers == "average")
@@ -178,15 +182,16 @@ class Custom(Network):
         found = minibatches(e, seed, client, round_, augment=False, order=order)
         if not self.workers or isinstance(self.samples[client], InMemory):
             return found
-        if multiprocessing.current_process().daemon:  # a worker itself: it may start no others
+        if "fork" not in multiprocessing.get_all_start_methods():
             return found
         return self._readers().read(client, found)
 
     def _readers(self) -> Any:
         from fedtaper.problems.readers import Readers
 
-        if self not in _READERS:
-            _READERS[self] = Readers(self.samples, self.workers)
+        if self not in _READERS or _READERS[self].owner != os.getpid():  # a fork has its own
+            trainers = TRAINERS if multiprocessing.current_process().daemon else 1
+            _READERS[self] = Readers(self.samples, max(1, self.workers // trainers))
         return _READERS[self]
 
     def _pass(self, client: int, key: int) -> NDArray[np.int64]:
@@ -249,3 +254,10 @@ class Custom(Network):
     def in_memory(self) -> bool:
         """Whether all data are tensors in memory."""
         return all(isinstance(samples, InMemory) for samples in self.samples)
+
+
+def averages_statistics(problem: Problem) -> bool:
+    """Whether running statistics (BatchNorm) travel beside the weights and are averaged."""
+    if not isinstance(problem, Custom) or problem.buffers != "average":
+        return False
+    return bool(statistics_of(problem.module()))

@@ -33,12 +33,26 @@ def seed_step(batch: Any) -> None:
     torch.default_generator.manual_seed(batch.key)
 
 
+def generators() -> tuple[Any, Any, Any]:
+    """The state of the global generators of torch (CPU), NumPy and Python."""
+    import torch
+
+    return torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+
+
+def same_generators(before: tuple[Any, Any, Any], now: tuple[Any, Any, Any]) -> bool:
+    """Whether nothing was drawn in between."""
+    (torch_0, numpy_0, python_0), (torch_1, numpy_1, python_1) = before, now
+    drawn = numpy_0[2:] != numpy_1[2:] or not np.array_equal(numpy_0[1], numpy_1[1])
+    return not drawn and python_0 == python_1 and bool((torch_0 == torch_1).all())
+
+
 @contextmanager
 def own_generators() -> Iterator[None]:
     """Leave the global generators as they were found."""
     import torch
 
-    before = (torch.get_rng_state(), np.random.get_state(), random.getstate())  # noqa: NPY002
+    before = generators()
     try:
         yield
     finally:

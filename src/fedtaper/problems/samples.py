@@ -17,11 +17,17 @@ from numpy.typing import NDArray
 
 from fedtaper.core import draws
 from fedtaper.core.errors import FedtaperError, OwnCodeError
-from fedtaper.problems.randomness import own_generators, seed_everything
+from fedtaper.problems.randomness import (
+    generators,
+    own_generators,
+    same_generators,
+    seed_everything,
+)
 
 if TYPE_CHECKING:
     import torch
 
+_DRAWING: dict[int, set[int]] = {}  # by data set: clients for whom reading draws numbers
 CHUNK = 2**22  # numbers looked at together when data is searched for NaN
 
 
@@ -56,13 +62,19 @@ class Lazy:
     def __len__(self) -> int:
         return len(self.samples)
 
-    def take(self, index: NDArray[np.int64], key: int = 0) -> tuple[Any, ...]:
-        """Read these samples; each draws its augmentation from a seed of its own."""
+    def take(self, index: NDArray[np.int64], key: int = 0, once: bool = False) -> tuple[Any, ...]:
+        """Read these samples; each draws its augmentation from a seed of its own.
+
+        ``once`` reads no sample twice, whatever it draws.
+        """
         with own_generators():
-            found = []
-            for place, each in zip(index.tolist(), draws.keys_after(key, len(index)), strict=True):
-                seed_everything(each)
-                found.append(self._read(place))
+            found = None if once or self._draws() else self._read_plainly(index, key)
+            if found is None:
+                found = []
+                keys = draws.keys_after(key, len(index))
+                for place, each in zip(index.tolist(), keys, strict=True):
+                    seed_everything(each)
+                    found.append(self._read(place))
         try:
             batch = arguments(self.collate(found))
         except (TypeError, ValueError, RuntimeError, KeyError) as trouble:
@@ -74,6 +86,23 @@ class Lazy:
         if self.check_finite:
             self._look(batch, index)
         return batch
+
+    def _draws(self) -> bool:
+        """Whether reading is known to draw random numbers: then each sample needs its seed."""
+        return self.client in _DRAWING.get(id(self.samples), ())
+
+    def _read_plainly(self, index: NDArray[np.int64], key: int) -> list[Any] | None:
+        """The samples, if reading them drew nothing: a seed for each would have changed nothing.
+
+        Seeding costs more than reading a small sample. None where something was drawn.
+        """
+        seed_everything(key)
+        before = generators()
+        found = [self._read(place) for place in index.tolist()]
+        if same_generators(before, generators()):
+            return found
+        _DRAWING.setdefault(id(self.samples), set()).add(self.client)
+        return None
 
     def _read(self, place: int) -> Any:
         try:
@@ -133,7 +162,7 @@ def samples_of(
     found = Lazy(client, entry, collate or default_collate, check_finite)
     if lazy is not False:
         return found
-    batch = found.take(np.arange(len(entry), dtype=np.int64))
+    batch = found.take(np.arange(len(entry), dtype=np.int64), once=True)
     if len(batch) == 1 and isinstance(batch[0], Mapping):
         return InMemory(tuple(batch[0].values()), tuple(batch[0]))
     return InMemory(batch)

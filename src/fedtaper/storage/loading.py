@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from fedtaper.problems.recorded import Recorded
 from fedtaper.results import Divergence, Run
 from fedtaper.rules.challenges import Answers
 from fedtaper.rules.steering import Looks, as_asked, with_factors
-from fedtaper.storage import durable
+from fedtaper.storage import durable, tensors
 from fedtaper.storage.checkpoints import CHECKPOINT, PREVIOUS
 from fedtaper.storage.config import read_toml
 from fedtaper.storage.fingerprint import differences, fingerprint, in_words
@@ -99,6 +100,7 @@ def _loaded(folder: Path, problem: Any, experiment: Experiment | None) -> Run:
         model=_stored_model(folder),
         start=str(notes.get("start", "")),
         stopped=str(notes.get("stopped", "")),
+        stored=_tensors(folder, e, notes),
     )
     _check_shapes(made, folder)
     return made
@@ -185,6 +187,13 @@ def _recorded(folder: Path) -> Recorded | None:
         return None
     rows = _json(folder / SITES)
     return Recorded(tuple(int(row["samples"]) for row in rows), int(rows[0]["parameters"]))
+
+
+def _tensors(folder: Path, e: Experiment, notes: dict[str, Any]) -> Any:
+    """What reads a network's tensors, where the problem is only recorded."""
+    path = folder / TENSORS
+    network = notes.get("kind") == "network" and e.problem.kind == "recorded"
+    return partial(tensors.read, path) if network and path.is_file() else None
 
 
 def _stored_model(folder: Path) -> Any:

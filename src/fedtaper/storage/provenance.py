@@ -24,6 +24,7 @@ def provenance(run: Run) -> dict[str, Any]:
         "format": FORMAT,
         "engine": run.engine,
         **({"way": run.way, "way_because": run.way_because} if run.way else {}),
+        "kind": run.experiment.problem.kind,
         "seeds": list(run.seeds),
         "many": run.many,
         "seconds": round(run.seconds, 4),

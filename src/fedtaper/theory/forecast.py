@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core.checks import check_number, check_type
 from fedtaper.core.errors import FedtaperError
-from fedtaper.core.protocols import is_quadratic
+from fedtaper.core.protocols import is_network, is_quadratic
 from fedtaper.experiment import Experiment
 from fedtaper.theory.fluctuation import fluctuation
-from fedtaper.theory.ode import limit_ode
+from fedtaper.theory.ode import LimitOde, TooLongError, limit_ode
 
 Array = NDArray[np.float64]
+SMALL = 60  # parameters up to which a stiff method pays for a network
+PATIENCE = 10.0  # seconds for following a network
 _SCAN = np.linspace(0.0, math.log(1e300), 2001)
 
 
@@ -26,7 +29,7 @@ class Forecast:
     Attributes:
         experiment: of which experiment.
         n, t: the clock, and the ODE's time then.
-        w: the model, (d,).
+        w: the model, (d,); NaN where following it is out of reach, ``note`` then says why.
         influence: effective influences p_n then; ``limit_influence``: their limit p.
         equilibrium: w*(p_n), which the model follows, and ``limit``: w*(p), where it ends
             (None where the problem cannot tell).
@@ -40,6 +43,7 @@ class Forecast:
     limit_influence: Array
     equilibrium: Array | None
     limit: Array | None
+    note: str = ""
 
     @property
     def round(self) -> float:
@@ -112,15 +116,16 @@ def forecast(
     if start > n:
         raise FedtaperError(f"the model's clock {start:g} is already past n = {n:g}")
     ode = replace(limit_ode(experiment, "finite"), drift=True)
-    begin, end = ode.clock.t(start), ode.clock.t(n)
-    path = ode.solve(w, start=begin, end=end, rtol=1e-8, atol=1e-10)
+    end = ode.clock.t(n)
     p_n, p = experiment.field_weights(n), experiment.limit_field_weights
     problem = experiment.problem
+    model, note = _model(ode, w, ode.clock.t(start), end)
     return Forecast(
         experiment=experiment,
         n=float(n),
         t=end,
-        w=path.w,
+        w=model,
+        note=note,
         influence=p_n / p_n[experiment.reference],
         limit_influence=experiment.limit_influence,
         equilibrium=problem.equilibrium(p_n) if is_quadratic(problem) else None,
@@ -151,6 +156,31 @@ def fades(experiment: Experiment, to: float) -> Array:
             low, high = _SCAN[last], _SCAN[last + 1]
             out[i] = math.exp(brentq(lambda x, i=i: float(above(x)[i]), low, high, xtol=1e-12))
     return out
+
+
+def _model(ode: LimitOde, w: ArrayLike | None, start: float, end: float) -> tuple[Array, str]:
+    """The model at the end, or why it was not followed.
+
+    A network's mean field is a gradient over all samples, so it is followed for a few seconds
+    only, and with dropout it is not a function of the model.
+    """
+    problem = ode.experiment.problem
+    if not is_network(problem):
+        return ode.solve(w, start=start, end=end, rtol=1e-8, atol=1e-10).w, ""
+    from fedtaper.problems.network import trial
+
+    unknown = np.full(problem.dim, np.nan)
+    if trial(problem):
+        return unknown, "the model draws random numbers in training (dropout): no ODE follows it"
+    small = problem.dim <= SMALL
+    how: dict[str, Any] = {"method": "LSODA" if small else "RK45", "patience": PATIENCE}
+    try:
+        return ode.solve(w, start=start, end=end, rtol=1e-6, atol=1e-8, **how).w, ""
+    except TooLongError:
+        return unknown, (
+            f"following the model takes more than {PATIENCE:g} s (a gradient over all samples for "
+            "every step of the ODE); ask for a smaller n, or start nearer (w=, start=)"
+        )
 
 
 def _distance(w: Array, other: Array | None) -> float:

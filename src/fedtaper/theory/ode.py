@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -84,6 +85,24 @@ def mean_fields(problem: Any) -> Callable[[Array], Array]:
     return full
 
 
+class TooLongError(FedtaperError):
+    """An ODE that took longer to follow than was allowed."""
+
+
+def _timed(pull: Any, patience: float | None) -> Any:
+    """The right side, with an end to its patience."""
+    if patience is None:
+        return pull
+    end = time.monotonic() + patience
+
+    def timed(x: Any, w: Any) -> Any:
+        if time.monotonic() > end:
+            raise TooLongError(f"following the ODE takes more than {patience:g} s")
+        return pull(x, w)
+
+    return timed
+
+
 @dataclass(frozen=True)
 class LimitOde:
     """The right side of the ODE, and its solution.
@@ -132,6 +151,7 @@ class LimitOde:
         method: str = "LSODA",
         rtol: float = 1e-10,
         atol: float = 1e-12,
+        patience: float | None = None,
     ) -> Solution:
         """Follow the ODE from model w at time ``start`` to time ``end``.
 
@@ -143,6 +163,7 @@ class LimitOde:
                 method by itself where curvatures are far apart.
             rtol: error allowed in a step, relative to the model.
             atol: the same, absolute.
+            patience: give up (:class:`TooLongError`) after so many seconds.
         """
         from scipy.integrate import solve_ivp
 
@@ -168,7 +189,7 @@ class LimitOde:
             how["jac"] = slope
         span = variable(np.array([start, last])).tolist()
         try:
-            found: Any = solve_ivp(pull, span, first, **how)
+            found: Any = solve_ivp(_timed(pull, patience), span, first, **how)
         except FedtaperError:
             raise
         except (ValueError, ArithmeticError, np.linalg.LinAlgError) as trouble:

@@ -34,6 +34,7 @@ class Capabilities:
     devices: tuple[str, ...] = ("cpu",)
     memory_at_sites: bool = False  # clients' memories stay where they are made
     ways: tuple[str, ...] = ()  # of training a network's clients; () where there is no choice
+    statistics: bool = False  # averages BatchNorm's running statistics with the weights
     saves_each_round: bool = False  # rounds too dear to lose one: a checkpoint after each
 
 
