@@ -99,8 +99,8 @@ def audit(
             console.print(history.sentence, highlight=False, soft_wrap=True, markup=False)
         console.print(
             f"Drawn: {draw(evidence, figure)}. Dashed: the declared taper; line and band: the "
-            "estimate with its interval; dots: challenges; the vertical line: the verdict holds "
-            "from here.",
+            "estimate with its interval; dots and marks below: challenges; the vertical line: the "
+            "verdict holds from here.",
             highlight=False,
             soft_wrap=True,
             markup=False,

@@ -30,13 +30,17 @@ def median_interval(values: Array) -> tuple[float, float, float]:
 
 
 def share_interval(hits: NDArray[np.bool_]) -> tuple[float, float, float]:
-    """Share of True with Wilson's 95 % interval.
+    """Share of True with Wilson's 95 % interval; of nothing, nothing is known.
 
     >>> [round(v, 3) for v in share_interval(np.array([True] * 100))]
     [1.0, 0.963, 1.0]
+    >>> share_interval(np.array([], dtype=bool))
+    (nan, 0.0, 1.0)
     """
     z = 1.959963984540054
     n = hits.size
+    if n == 0:
+        return float("nan"), 0.0, 1.0
     share = float(hits.mean())
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)

@@ -44,6 +44,8 @@ def _panel(axis: Any, h: History) -> None:
         axis.axvline(c.since, color=ACCUSED, linewidth=1)
     known = h.delta[np.isfinite(h.delta)]
     low, high = min(known, default=c.declared_delta), max(known, default=c.declared_delta)
-    axis.set_ylim(min(low, c.declared_delta) - 0.2, max(high, c.declared_delta) + 0.2)
+    bottom = min(low, c.declared_delta) - 0.2
+    axis.set_ylim(bottom, max(high, c.declared_delta) + 0.2)
+    axis.plot(h.asked, np.full(len(h.asked), bottom), "|", color="#555555", markersize=9)
     since = "" if c.since is None else f", since round {c.since}"
     axis.set_title(f"{capital(h.name)}: {c.verdict}{since}")
