@@ -50,6 +50,8 @@ def write(folder: Path, results: Path) -> None:
     order = "\n".join(pages)
     index.append(f"\n```{{toctree}}\n:hidden:\n\n{order}\n```\n")
     put(folder / "index.md", "\n".join(index))
+    for old in {*folder.glob("*.md")} - {folder / f"{name}.md" for name in ("index", *pages)}:
+        old.unlink()  # of results that are gone
 
 
 def made(provenance: dict[str, Any], name: str) -> str:
