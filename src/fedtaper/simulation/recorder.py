@@ -153,6 +153,12 @@ class Recorder:
         if saved is None:
             self.follow()
             return 0.0
+        try:
+            return self._restored(state, saved)
+        except KeyError as missing:
+            raise FedtaperError(f"the checkpoint is damaged: it has no {missing}") from None
+
+    def _restored(self, state: State, saved: dict[str, Any]) -> float:
         shape = state.w.shape
         state.round, state.w = int(saved["state_round"]), saved["state_w"]
         state.memory = tuple(saved[f"memory_{i}"] for i in range(len(state.memory)))
