@@ -83,7 +83,7 @@ def ours(e, precision, **way):
     state = engines.init(e, np.array([0]))
     began = time.perf_counter()
     session = cuda.CudaSession(e, state, cuda.PRECISIONS[precision], **way)
-    slots = session.slots = cuda.Slots(session, clients)
+    slots = session.device_round = cuda.DeviceRound(session, clients)
     slots.begin(session.w[0], clients)
     members = np.arange(clients)
     batches = cuda.round_batches(e, members, 0, 0)
@@ -158,7 +158,7 @@ def profile(e):
 
     state = engines.init(e, np.array([0]))
     session = cuda.CudaSession(e, state)
-    slots = cuda.Slots(session, CLIENTS)
+    slots = cuda.DeviceRound(session, CLIENTS)
     slots.begin(session.w[0], CLIENTS)
     slots._advance(CLIENTS, CLIENTS)
     with recorded(activities=[ProfilerActivity.CUDA]) as found:

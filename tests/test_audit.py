@@ -392,7 +392,7 @@ def test_seeds_thinning_and_declared_otherwise(tmp_path):
         ({"n": CLOCK[:5], "schedules": [DECLARED] * 3}, "n has shape"),
         ({"n": CLOCK, "schedules": [DECLARED] * 2}, "with 2 schedules"),
         ({"n": CLOCK[::-1], "schedules": [DECLARED] * 3}, "clock must move on"),
-        ({"n": CLOCK, "schedules": [DECLARED] * 3, "level": 1.5}, "level must lie"),
+        ({"n": CLOCK, "schedules": [DECLARED] * 3, "level": 1.5}, "level must be"),
         ({"n": CLOCK, "schedules": [DECLARED] * 3, "updates": np.ones((9, 3, 2))}, "updates has"),
         ({"n": CLOCK, "schedules": [DECLARED] * 3, "held_out": replayed(9)[1]}, "held_out has"),
         ({"n": CLOCK, "schedules": [DECLARED] * 3, "held_out": np.ones(4)}, "held_out has losses"),

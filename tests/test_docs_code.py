@@ -73,7 +73,9 @@ def test_blocks_run(page, tmp_path, monkeypatch):
         elif kind == "console":
             for command in re.findall(r"^\$ fedtaper (.+)$", text, flags=re.M):
                 words = shlex.split(command, comments=True)
-                done = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    done = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
                 assert done.exit_code == 0, f"{where}: fedtaper {command}\n{done.output}"
         elif kind == "toml":
             tomllib.loads(text)

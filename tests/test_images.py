@@ -140,14 +140,14 @@ def test_short_memory_halves_the_clients_side_by_side(monkeypatch):
 
     e = experiment()
     want = ft.run(e)
-    real = cuda.Slots.train
+    real = cuda.DeviceRound.train
 
     def short(self, *args):
         if self.width > 3:
             raise torch.cuda.OutOfMemoryError
         real(self, *args)
 
-    monkeypatch.setattr(cuda.Slots, "train", short)
+    monkeypatch.setattr(cuda.DeviceRound, "train", short)
     state = engines.init(e, np.array([0]))
     session = cuda.CudaSession(e, state, torch.float32, device="cpu")
     with pytest.warns(ft.FedtaperWarning, match="clients at a time"):
@@ -156,7 +156,9 @@ def test_short_memory_halves_the_clients_side_by_side(monkeypatch):
     assert session.width == 3
     assert np.abs(state.w[0] - want.w[-1]).max() < 1e-4
     monkeypatch.setattr(
-        cuda.Slots, "train", lambda *args: (_ for _ in ()).throw(torch.cuda.OutOfMemoryError())
+        cuda.DeviceRound,
+        "train",
+        lambda *args: (_ for _ in ()).throw(torch.cuda.OutOfMemoryError()),
     )
     with (
         pytest.warns(ft.FedtaperWarning),

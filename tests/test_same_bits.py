@@ -103,7 +103,7 @@ def of_run(run):
     return {"told": told} | {name: a for name, a in found.items() if a is not None}
 
 
-def of_record(record, *, skip=("gain", "names")):  # what came later
+def of_record(record, *, skip=("gain", "names", "note")):  # what came later
     """The numbers of a dataclass, such as a Forecast; and its tuples of numbers."""
     found = {f.name: getattr(record, f.name) for f in fields(record) if f.name not in skip}
     found = {name: value for name, value in found.items() if value is not None}
@@ -385,7 +385,7 @@ for _name in plans():
         made = plans()[name]()
         schedules = [(s.c, s.delta, s.offset) for s in made.schedules]
         found = {"schedules": schedules, "effective": made.effective, "target": made.target}
-        cells = "\n".join("  ".join(row) for row in made.rows()[1:])
+        cells = "\n".join("  ".join(row) for row in made.rows(prices=False)[1:])
         return found | {"rows": cells, "warned": str(len(made.warnings))}
 
     add(f"plan {_name}", _case)
@@ -404,7 +404,7 @@ def _():
     }.items():
         for n in (1.0, 180.0, 1e6, 1e14):
             far = ft.forecast(e, n)
-            parts = of_record(far, skip=("experiment",)) | {"fades": far.fades(0.05)}
+            parts = of_record(far, skip=("experiment", "note")) | {"fades": far.fades(0.05)}
             apart = {"distance": far.distance, "distance_limit": far.distance_limit}
             found |= {f"{name} {n:g} {k}": v for k, v in (parts | apart).items()}
     w = ft.run(regression()).w[-1]

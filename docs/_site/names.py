@@ -10,7 +10,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "schedules": (
         "Step sizes and influence",
         "What a client's steps are, and how much it counts because of them.",
-        ("core.schedules", "core.influence"),
+        ("core.schedules", "core.tapers", "core.shapes", "core.scaled", "core.influence"),
     ),
     "experiments": (
         "Experiments and runs",
@@ -47,7 +47,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "outcomes": (
         "Outcomes",
         "Fair shares, prices, contributions, error bars.",
-        ("outcomes",),
+        ("outcomes", "rules.steering"),
     ),
     "theory": (
         "Theory",
@@ -96,6 +96,8 @@ def write(folder: Path) -> None:
     """One page per group, and an index with one line for every name."""
     index = ["# Reference\n", "Every public name. `import fedtaper as ft` first.\n"]
     pages = grouped()
+    if "other" not in pages:
+        (folder / "other.md").unlink(missing_ok=True)  # of an earlier build
     for page, names in pages.items():
         title, about, _ = PAGES.get(page, OTHER)
         body = [f"# {title}\n", f"{about}\n", *map(entry, names)]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from html import escape
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +16,14 @@ from fedtaper.problems.linear import LinearRegression
 from fedtaper.results import Run
 from fedtaper.show import labels
 from fedtaper.show.charts import Chart, Curve, thin
-from fedtaper.show.report_compare import many_rounds, wide
+from fedtaper.show.report_findings import MOST_CLIENTS, audit, board, intervals
 from fedtaper.show.report_page import Part, Section, folded, paragraphs, slug, table
+from fedtaper.show.report_view import View
 from fedtaper.show.report_words import sentences
 from fedtaper.storage import store
 from fedtaper.storage.config import to_toml
 
 Array = NDArray[np.float64]
-QUANTILES = (0.1, 0.5, 0.9)
 CHART_GROUPS = (  # metrics that are read against one another share a chart
     ("error", "error_limit"),
     ("train_loss", "test_loss", "rare_test_loss"),
@@ -39,35 +37,6 @@ TITLES = {
     "train_accuracy": "Accuracy",
     "test_accuracy": "Accuracy",
 }
-MOST_CLIENTS = 21  # seven colours, three kinds of line
-SHOWN_CLIENTS = 8  # in the evidence of an audit, those who are accused first
-
-
-class View:
-    """A run as it is shown: its name, its clients' names, the rounds that are drawn."""
-
-    def __init__(self, run: Run, name: str, points: int) -> None:
-        self.run, self.name = run, name
-        self.clients = labels.clients(run)
-        self.at = thin(len(run.round), points)
-        self.rounds = run.round[self.at]
-        self.log_x = many_rounds([run])
-
-    def curve(self, name: str, values: Array, **how: Any) -> Curve:
-        """A curve of recorded rounds: the median with a band where there are several seeds."""
-        found = np.atleast_2d(values)[:, self.at]
-        if len(found) == 1:
-            return Curve(name, self.rounds, found[0], **how)
-        finite = np.where(np.isfinite(found), found, np.inf)
-        method = "linear" if np.isfinite(found).all() else "nearest"  # inf - inf has no value
-        low, middle, high = np.quantile(finite, QUANTILES, axis=0, method=method)  # type: ignore[call-overload]
-        return Curve(name, self.rounds, middle, low, high, **how)
-
-    def chart(self, name: str, title: str, ylabel: str, curves: Sequence[Curve]) -> Chart:
-        """A chart of recorded rounds; log axes where they show more."""
-        log = wide([np.asarray(c.values, dtype=np.float64) for c in curves])
-        stem = f"{slug(self.name)}-{slug(name)}"
-        return Chart(stem, title, ylabel, tuple(curves), log_x=self.log_x, log_y=log)
 
 
 def section(run: Run, name: str, points: int) -> Section:
@@ -214,89 +183,6 @@ def tracking(view: View) -> Part | None:
         "model. The theorem says that the distance goes to 0."
     )
     return Part("Tracking the limit ODE", paragraphs([text]), (chart,))
-
-
-def audit(view: View) -> Part | None:
-    """Who contributed as declared, for runs with updates or challenges (the first seed)."""
-    run = view.run
-    if run.updates is None and run.challenges is None:
-        return None
-    from fedtaper.auditing import audit as judge
-
-    found = judge(run, seed=run.seeds[0] if run.many else None)
-    head, *rows = found.rows()
-    named = [[name, *row[1:]] for name, row in zip(view.clients, rows, strict=True)]
-    notes = paragraphs([*found.remarks(), found.caveat], "muted")
-    said, charts = evidence(view) if run.challenges is not None else ("", ())
-    return Part("Audit: who contributed as declared", table(head, named) + said + notes, charts)
-
-
-def evidence(view: View) -> tuple[str, tuple[Chart, ...]]:
-    """The evidence of challenges: a sentence per client, and how the estimates grew."""
-    from fedtaper.auditing.history import histories
-
-    run = view.run
-    found = histories(run, run.seeds[0] if run.many else None)
-    found = sorted(found, key=lambda h: (not h.said.accused, h.said.client))[:SHOWN_CLIENTS]
-    curves = []
-    for h in found:
-        known = np.isfinite(h.delta)
-        if known.any():
-            bands = (h.delta[known], h.low[known], h.high[known])
-            curves.append(Curve(view.clients[h.said.client], h.round[known], *bands))
-    chart = view.chart("audit", "Estimated taper after each challenge", "taper (delta)", curves)
-    return paragraphs([h.sentence for h in found]), (chart,) if curves else ()
-
-
-def intervals(view: View) -> Part | None:
-    """Error bars of the model and of each client's loss, for the first seed."""
-    from fedtaper.outcomes.intervals import intervals as error_bars
-
-    run = view.run
-    if run.diverged or run.w is None or not is_quadratic(run.experiment.problem):
-        return None
-    try:
-        found = error_bars(replace(run, w=run.w[:1]) if run.many else run)
-    except FedtaperError:  # rules or batches for which there is no covariance in closed form
-        return None
-    head, *rows = found.rows()
-    front = "loss of client "
-    for row in rows:
-        number = row[0].removeprefix(front)
-        if number != row[0] and number.isdigit():
-            row[0] = f"loss of {view.clients[int(number)]}"
-    seed = [f"Of seed {run.seeds[0]}."] if run.many else []
-    notes = paragraphs([*seed, *found.notes], "muted")
-    html = table(["quantity", *head[1:]], rows)
-    return Part("Error bars", paragraphs([found.title]) + html + notes)
-
-
-def board(view: View) -> Part | None:
-    """Asked, given, certified: for the people who answer for the federation (the first seed)."""
-    from fedtaper.outcomes.board import board as made
-
-    run = view.run
-    shown = is_quadratic(run.experiment.problem) or run.updates is not None
-    if run.diverged or not (shown or run.challenges is not None or run.looks is not None):
-        return None
-    try:
-        found = made(run, quick=True)
-    except FedtaperError:
-        return None
-    head, *rows = found.rows()
-    named = [[name, *row[1:]] for name, row in zip(view.clients, rows, strict=True)]
-    seed = [f"Of seed {run.seeds[0]}."] if run.many else []
-    html = table(head, named) + paragraphs([*seed, *found.sentences()])
-    return Part("Asked, given, certified", html, _steered(view))
-
-
-def _steered(view: View) -> tuple[Chart, ...]:
-    """What the controller gave every client, over the rounds."""
-    scales = view.run.scales
-    if view.run.looks is None or scales.shape[1] > MOST_CLIENTS:
-        return ()
-    curves = [Curve(n, view.rounds, scales[view.at, i]) for i, n in enumerate(view.clients)]
-    return (view.chart("scales", "What the controller gave", "factor of the scale", curves),)
 
 
 def stability(view: View) -> Part | None:

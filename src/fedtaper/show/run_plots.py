@@ -11,7 +11,8 @@ from fedtaper.core.errors import FedtaperError, nearest
 from fedtaper.results import Run
 from fedtaper.show import labels, style
 from fedtaper.show.charts import Chart, draw_on
-from fedtaper.show.report_run import View, metric_charts
+from fedtaper.show.report_run import metric_charts
+from fedtaper.show.report_view import View
 
 POINTS = 600  # rounds drawn
 

@@ -236,4 +236,4 @@ def probe(folder: Path) -> None:
     """Write and remove a file, so that a folder that is not writable is noticed at once."""
     path = folder / f".{uuid.uuid4().hex[:8]}{PART}"
     path.touch()
-    path.unlink()
+    path.unlink(missing_ok=True)  # another writer, who holds the lock, may have swept it away

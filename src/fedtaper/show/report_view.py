@@ -1,0 +1,45 @@
+"""A run as it is shown on a page: names, the rounds that are drawn, curves and charts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtaper.results import Run
+from fedtaper.show import labels
+from fedtaper.show.charts import Chart, Curve, thin
+from fedtaper.show.report_compare import many_rounds, wide
+from fedtaper.show.report_page import slug
+
+Array = NDArray[np.float64]
+QUANTILES = (0.1, 0.5, 0.9)
+
+
+class View:
+    """A run as it is shown: its name, its clients' names, the rounds that are drawn."""
+
+    def __init__(self, run: Run, name: str, points: int) -> None:
+        self.run, self.name = run, name
+        self.clients = labels.clients(run)
+        self.at = thin(len(run.round), points)
+        self.rounds = run.round[self.at]
+        self.log_x = many_rounds([run])
+
+    def curve(self, name: str, values: Array, **how: Any) -> Curve:
+        """A curve of recorded rounds: the median with a band where there are several seeds."""
+        found = np.atleast_2d(values)[:, self.at]
+        if len(found) == 1:
+            return Curve(name, self.rounds, found[0], **how)
+        finite = np.where(np.isfinite(found), found, np.inf)
+        method = "linear" if np.isfinite(found).all() else "nearest"  # inf - inf has no value
+        low, middle, high = np.quantile(finite, QUANTILES, axis=0, method=method)  # type: ignore[call-overload]
+        return Curve(name, self.rounds, middle, low, high, **how)
+
+    def chart(self, name: str, title: str, ylabel: str, curves: Sequence[Curve]) -> Chart:
+        """A chart of recorded rounds; log axes where they show more."""
+        log = wide([np.asarray(c.values, dtype=np.float64) for c in curves])
+        stem = f"{slug(self.name)}-{slug(name)}"
+        return Chart(stem, title, ylabel, tuple(curves), log_x=self.log_x, log_y=log)
