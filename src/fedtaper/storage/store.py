@@ -101,7 +101,8 @@ def prepare(out: str | Path, resume: bool = False) -> Path:
         raise FedtaperError(f"{out} is a file; a run is stored in a folder")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        if not resume and any(p.name != durable.LOCK for p in out.iterdir()):
+        passing = (durable.LOCK, durable.PART)  # of another writer that is about to be refused
+        if not resume and any(not p.name.endswith(passing) for p in out.iterdir()):
             raise FedtaperError(
                 f"{out} exists: name another folder, remove it, or resume (--resume, resume=True)"
             )
