@@ -31,6 +31,22 @@ LONGEST = 255  # bytes in a name, on every common file system
 PART = ".part"  # how the name of an unfinished file ends
 FORMAT = 2  # of run folders; those of version 1 say nothing of a version
 MANIFEST = "manifest"  # the member of an archive that describes the others
+_held: set[int] = set()  # the locks of this process
+
+
+def _let_go() -> None:
+    """In a forked child: a lock lives until the last copy of it is closed, and it is the parent's.
+
+    A training or reading process would otherwise keep a killed run's folder locked.
+    """
+    for place in _held:
+        with suppress(OSError):
+            os.close(place)
+    _held.clear()
+
+
+if fcntl is not None:
+    os.register_at_fork(after_in_child=_let_go)
 
 
 def write(path: Path, content: bytes | Callable[[IO[bytes]], Any]) -> None:
@@ -114,10 +130,12 @@ def lock(folder: Path) -> Iterator[None]:
     place = _locked(folder)
     try:
         if place is not None:
+            _held.add(place)
             _sweep(folder)
         yield
     finally:
-        if place is not None:
+        if place in _held:
+            _held.discard(place)
             try:
                 with suppress(OSError):
                     (folder / LOCK).unlink()
