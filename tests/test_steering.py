@@ -144,6 +144,10 @@ def test_the_audit_knows_the_moving_scales():
     assert not any(c.accused for c in ft.audit(run).clients)
     declared = replace(e, steering=None).step_sums(0, 300) * run.scales
     np.testing.assert_allclose(run.experiment.step_sums(0, 300), declared, rtol=1e-12)
+    cheat = {2: ft.OtherSchedule(ft.Power(0.02, 1.0, 20))}
+    asked = replace(e, behaviours=cheat, challenges=ft.Challenges())
+    verdicts = [c.verdict for c in ft.audit(ft.run(asked, updates=True, progress=False)).clients]
+    assert verdicts == ["as declared"] * 2 + ["fading"] + ["as declared"] * 3
 
 
 @pytest.mark.parametrize(
