@@ -1,7 +1,4 @@
-"""Four hospitals train one risk model: plan, run, predict, store, audit.
-
-python examples/hospitals.py
-"""
+"""Four hospitals train one risk model: plan, run, store, plot, audit, predict."""
 
 import torch
 from sklearn.datasets import load_breast_cancer
@@ -32,5 +29,6 @@ if __name__ == "__main__":
     plan = ft.plan("client 3 counts 3x", rounds=40, local_epochs=1, problem=problem,
                    batch_size=20, names=SITES)  # fmt: skip
     run = ft.run(plan.experiment, out="hospitals")  # stores the model, too
+    run.plot("hospitals.png")
     print(plan, ft.audit(run), sep="\n\n")
     print("risk of the first new patient:", run.module()(torch.tensor(x[400])).sigmoid().item())

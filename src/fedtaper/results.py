@@ -94,7 +94,7 @@ class Run:
         ends = f", {len(self.diverged)} diverged" if self.diverged else ""
         ends += f", stopped: {self.stopped}" if self.stopped else ""
         return (
-            f"Run({len(self.round)} rounds x {len(self.seeds)} seeds, "
+            f"Run({len(self.round)} rounds, {len(self.seeds)} seed{'s' * (len(self.seeds) != 1)}, "
             f"metrics {', '.join(self.metrics)}{ends})"
         )
 

@@ -97,7 +97,8 @@ class Experiment:
 
     def __repr__(self) -> str:
         """What it is in one line; ``ft.to_toml`` has every setting."""
-        work = f"{self.local_epochs} epochs" if self.local_steps is None else "local steps"
+        epochs = f"{self.local_epochs} epoch{'s' * (self.local_epochs != 1)}"
+        work = epochs if self.local_steps is None else "local steps"
         if isinstance(self.local_steps, int):
             work = f"{self.local_steps} steps"
         tapers = list(dict.fromkeys(schedule.formula for schedule in self.schedules))
