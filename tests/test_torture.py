@@ -6,9 +6,16 @@ import sys
 import warnings
 from pathlib import Path
 
+import pytest
 from torture import calls, commands, faults, files, folders
 
 HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def _away(tmp_path, monkeypatch):
+    """What is written goes to a folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
 
 
 def test_the_right_calls_are_right():
@@ -19,8 +26,7 @@ def test_the_right_calls_are_right():
             call(**given)
 
 
-def test_wrong_calls_are_one_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_wrong_calls_are_one_line():
     assert calls.fuzz(250, seed=1) == []
 
 
