@@ -143,12 +143,17 @@ def test_without_jitter_a_site_that_keeps_hashes_passes(faded):
 
 
 def test_engines_without_challenges_refuse():
+    from types import SimpleNamespace
+
     from fedtaper.core.protocols import Options
-    from fedtaper.engines.cuda.session import Cuda
+    from fedtaper.engines import registry
     from fedtaper.engines.gate import _objections
 
     e = federation("wine", 0, challenges=PLAN)
-    assert any("challenges" in line for line in _objections(e, Cuda(), Options()))
+    cpu = registry.get("cpu")
+    assert not any("challenges" in line for line in _objections(e, cpu, Options()))
+    other = SimpleNamespace(name="theirs", capabilities=replace(cpu.capabilities, challenges=False))
+    assert any("sends no challenges" in line for line in _objections(e, other, Options()))
 
 
 def test_over_flower_as_in_simulation(tiny):

@@ -90,6 +90,19 @@ def test_metrics_against_plain_loops(tiny):
             assert found["train_loss"][s, k] == pytest.approx(tiny.losses(w[s, k]).mean())
 
 
+@pytest.mark.parametrize(("clients", "dim"), [(3, 2), (10, 3), (7, 17)])
+def test_metrics_do_not_depend_on_the_block_of_rounds(clients, dim):
+    """To the bit: a resumed run and a watched one are measured in other blocks than a whole one."""
+    problem = ft.LinearRegression(num_clients=clients, dim=dim, samples=60, seed=3)
+    rng = np.random.default_rng(0)
+    w, p_n = rng.normal(size=(4, 50, dim)), rng.random((50, clients))
+    whole = problem.metrics(w, p_n, p_n[0])
+    for seeds, rounds in ((1, 1), (1, 3), (3, 1), (4, 2), (2, 49)):
+        block = problem.metrics(w[:seeds, :rounds], p_n[:rounds], p_n[0])
+        for name, values in block.items():
+            assert np.array_equal(values, whole[name][:seeds, :rounds]), name
+
+
 def test_own_arrays(tiny):
     problem = ft.LinearRegression.from_arrays(tiny.x, tiny.y, init_spread=1.0)
     assert (problem.num_clients, problem.dim, problem.samples) == (3, 2, (40, 40, 40))

@@ -11,6 +11,10 @@ compared was written by the code of commit d34e997:
 Only public names are used here, so this file needs no change when modules move. The folders are
 old by purpose: write them anew (``--old-runs``) only to add to them. The hashes may be recorded
 on another machine, with the old code: ``python tests/test_same_bits.py --record``.
+
+One change since was on purpose: ``error``, ``gradient_norm`` and ``train_loss`` of regressions are
+computed row by row, so that they do not depend on how a run is cut into blocks of rounds. Their
+last bits were recorded anew then; every other hash was that of the old code on the same machine.
 """
 
 import hashlib
@@ -39,6 +43,9 @@ CLOSE, CLOSE_NETWORK = 1e-6, 1e-3  # on other machines; networks are in single p
 LIBRARIES = ("numpy", "scipy", "numba", "torch")
 FORCED = ("ATEN_CPU_CAPABILITY", "NUMBA_CPU_NAME", "OPENBLAS_CORETYPE")  # play another processor
 RECORDED = ("fedsgd", "fedavg", "fedprox", "fednova", "fedadagrad", "fedadam", "fedyogi")
+BY_ROW = {  # half of an old stopped run's were computed elsewhere, in other last bits
+    f"metric {name}" for name in ("error", "error_limit", "gradient_norm", "train_loss")
+}
 TINY = 1e-9  # what rounding leaves of a 0
 SHORT = 16  # digits kept of a hash
 
@@ -627,7 +634,14 @@ def test_an_old_stopped_run_goes_on(name, bits, exact, tmp_path):
         ft.load(tmp_path / name)
     went_on = run_quietly(make(), out=tmp_path / name, resume=True, **how)
     case = f"folder {name}"
-    compare(kept(of_run(went_on)), bits["cases"][case], exact, CASES[case][1])
+    found, wanted, near = kept(of_run(went_on)), bits["cases"][case], CASES[case][1]
+    for part, same in ((BY_ROW, False), (set(wanted) - BY_ROW, exact)):
+        compare(
+            {k: found[k] for k in part & set(found)},
+            {k: wanted[k] for k in part & set(wanted)},
+            same,
+            near,
+        )
     compare(kept(of_run(ft.load(tmp_path / name))), kept(of_run(went_on)), True, CLOSE)
     assert not (tmp_path / name / "checkpoint.npz").exists()
 

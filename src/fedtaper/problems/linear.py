@@ -15,7 +15,7 @@ from fedtaper.core import draws
 from fedtaper.core.checks import as_numbers, check_clients, check_memory, check_whole, per_client
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import ProblemKind, Unit
-from fedtaper.problems.quadratic import Quadratic, checked_influences, solved
+from fedtaper.problems.quadratic import Quadratic
 
 if TYPE_CHECKING:
     from fedtaper.experiment import Experiment
@@ -229,9 +229,3 @@ class LinearRegression(Quadratic):
             return b - a @ w
         flat = w.reshape(-1, self.dim) @ a.transpose(2, 0, 1).reshape(self.dim, -1)
         return b - flat.reshape(*w.shape[:-1], self.num_clients, self.dim)
-
-    def equilibrium(self, p: ArrayLike) -> Array:
-        """Where sum p_i h_i(w) = 0 (REG8): shape (..., d) for influences of shape (..., L)."""
-        p = checked_influences(p, self.num_clients)
-        a, b, _ = self.moments
-        return solved(np.tensordot(p, a, axes=(-1, 0)), np.tensordot(p, b, axes=(-1, 0)))

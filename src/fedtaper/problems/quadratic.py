@@ -21,7 +21,20 @@ def equilibrium(moments: Moments, p: ArrayLike) -> Array:
     """
     a, b, _ = moments
     p = checked_influences(p, a.shape[-3])
+    if a.ndim == 3:
+        return solved(weighted(p, a), weighted(p, b))
     return solved(np.einsum("...l,...lij->...ij", p, a), np.einsum("...l,...lj->...j", p, b))
+
+
+def weighted(p: Array, terms: Array) -> Array:
+    """The sum over clients of p_i times term i: (..., *shape) for terms (L, *shape).
+
+    Row by row, so that a row's bits do not depend on how many rows are handed in: a product of
+    whole matrices goes other ways for one row than for many, and a resumed or watched run is
+    measured in other blocks of rounds.
+    """
+    found = p[..., None, :] @ terms.reshape(len(terms), -1)
+    return np.asarray(found.reshape(*p.shape[:-1], *terms.shape[1:]))
 
 
 def checked_influences(p: ArrayLike, count: int) -> Array:
@@ -77,9 +90,8 @@ class Quadratic:
         a, b, c = self.moments
         if (p_n == p_n[0]).all():  # equal schedules: one equilibrium serves every round
             p_n = p_n[:1]
-        pulled = np.tensordot(p_n, a, axes=1)
-        pull = np.tensordot(p_n, b, axes=1) - np.einsum("rij,srj->sri", pulled, w)
-        mean_pull = 2 * b.mean(axis=0) - w @ a.mean(axis=0)
+        pull = weighted(p_n, b) - (weighted(p_n, a) @ w[..., None])[..., 0]
+        mean_pull = 2 * b.mean(axis=0) - weighted(w, a.mean(axis=0))
         return {
             "error": np.linalg.norm(w - self.equilibrium(p_n), axis=-1),
             "error_limit": np.linalg.norm(w - self.equilibrium(p), axis=-1),
