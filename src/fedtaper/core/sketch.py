@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 SKETCH = 16  # updates of more numbers than this are kept as a sketch of as many
+
+
+@lru_cache(maxsize=1)
+def signs(dim: int) -> Array:
+    """The sign of every entry, 1.0 or -1.0: always the same ones."""
+    return np.asarray(np.random.default_rng(20_240_601).integers(0, 2, dim) * 2.0 - 1.0)
 
 
 def sketch(updates: Array, width: int = SKETCH) -> Array:
@@ -19,7 +27,6 @@ def sketch(updates: Array, width: int = SKETCH) -> Array:
     dim = updates.shape[-1]
     if dim <= width:
         return updates
-    signs = np.random.default_rng(20_240_601).integers(0, 2, dim) * 2.0 - 1.0
     padded = np.zeros((*updates.shape[:-1], -(-dim // width) * width))
-    padded[..., :dim] = updates * signs
+    padded[..., :dim] = updates * signs(dim)
     return padded.reshape(*updates.shape[:-1], -1, width).sum(axis=-2)

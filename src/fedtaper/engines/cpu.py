@@ -162,14 +162,14 @@ class CpuSession:
                 if move is not honest:
                     found[i, 2] = float(move.norm())
                 if moves is not None:
-                    moves[i] = move.numpy()
+                    moves[i] = move.cpu().numpy()
                 if block.updates is not None:
-                    block.updates[s, k, i] = sketch(move.numpy().astype(np.float64))
+                    block.updates[s, k, i] = sketch(move.cpu().numpy().astype(np.float64))
         if moves is not None and self.state.last is not None:
             self.state.last[s] = moves
         if moves is not None and is_combining(e.server) and len(present):
             combined = e.server.combine(moves[present], weights[present])
-            update = torch.from_numpy(combined).to(anchor.dtype)
+            update = torch.from_numpy(combined).to(anchor)
         self.w[s], memory = e.server.step(anchor, update, self.memory[s])
         self.memory[s] = e.server.learn(update, *taken_part(e, round_, weights, there), memory)
         block.update_norms[s, k] = np.where(np.isnan(found[:, 2]), 0.0, found[:, 2])
@@ -184,8 +184,8 @@ class CpuSession:
             return honest
         last = None if self.state.last is None else self.state.last[s]
         place = (int(self.state.seeds[s]), draw)
-        other = sent(kind, scale, honest.numpy().astype(np.float64), i, last, place)
-        return torch.from_numpy(other).to(self.dtype)
+        other = sent(kind, scale, honest.cpu().numpy().astype(np.float64), i, last, place)
+        return torch.from_numpy(other).to(honest)
 
     def _trained(
         self, members: Any, s: int, round_: int, anchor: Any, a: Any

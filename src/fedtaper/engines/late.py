@@ -43,9 +43,9 @@ class LateSession(CpuSession):
 
     def __init__(
         self, experiment: Experiment, state: State, workers: int | None = None,
-        way: str | None = "per-client", dtype: torch.dtype = torch.float32,
+        device: str = "cpu", way: str | None = "per-client", dtype: torch.dtype = torch.float32,
     ) -> None:  # fmt: skip
-        super().__init__(experiment, state, workers, way=way, dtype=dtype)
+        super().__init__(experiment, state, workers, device, way, dtype)
         self.timeline = Timeline.of(experiment, state)
 
     def steer(self, experiment: Experiment) -> None:
@@ -70,17 +70,17 @@ class LateSession(CpuSession):
             moves[i] = moves[i] + move if i in moves else move
         if self.state.last is not None:
             for i, move in moves.items():
-                self.state.last[s, i] = move.numpy()
+                self.state.last[s, i] = move.cpu().numpy()
         self.w[s], self.memory[s] = e.server.step(before, update, self.memory[s])
         assert self.state.history is not None
-        self.state.history[s, (round_ + 1) % self.timeline.depth] = self.w[s].numpy()
+        self.state.history[s, (round_ + 1) % self.timeline.depth] = self.w[s].cpu().numpy()
         block.update_norms[s, k] = 0.0
         for i, move in moves.items():
             block.update_norms[s, k, i] = float(move.norm())
         if block.updates is not None:
             block.updates[s, k] = 0.0
             for i, move in moves.items():
-                block.updates[s, k, i] = sketch(move.numpy().astype(np.float64))
+                block.updates[s, k, i] = sketch(move.cpu().numpy().astype(np.float64))
         self._measure(block, s, k, found, float((self.w[s] - before).norm()))
         self.round_seconds = time.perf_counter() - began
         notes = {n: float(v[s, 0]) for n, v in self.timeline.notes(round_, round_ + 1).items()}
@@ -101,7 +101,7 @@ class LateSession(CpuSession):
             together.setdefault(place, []).append(slot)
         for (base, draw, row), members in together.items():
             kept = self.state.history[s, base % self.timeline.depth]
-            anchor = torch.from_numpy(kept).to(self.dtype)
+            anchor = torch.from_numpy(kept).to(self.own.device, self.dtype)
             a = actual_step_sizes(self.e, row, row + 1)[0]
             self.kinds = tables(self.e, row, row + 1)
             factor = {int(slots.client[0, m]): float(slots.factor[0, m]) for m in members}

@@ -9,6 +9,7 @@ import numpy as np
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import Array, NetworkProblem, Problem, is_network, is_quadratic
 from fedtaper.problems.network import Minibatches, bind, evaluating
+from fedtaper.problems.samples import converted
 
 TOGETHER = 1000  # samples of a network evaluated at once
 
@@ -39,9 +40,13 @@ def network_losses(problem: NetworkProblem, module: Any, dtype: Any = None) -> A
 def network_loss(problem: NetworkProblem, module: Any, client: int, dtype: Any = None) -> float:
     """One client's mean loss with a module, in evaluation mode."""
     total, count = 0.0, 0
+    device = next(module.parameters()).device
     with evaluating(module):
         for batch, size in _parts(problem.every_sample(client), int(problem.sizes[client])):
-            loss, _ = problem.batch_loss(module, *problem.take(client, batch, dtype))
+            taken = problem.take(client, batch, dtype)
+            if device.type != "cpu":
+                taken = converted(taken, lambda t: t.to(device))
+            loss, _ = problem.batch_loss(module, *taken)
             total, count = total + size * float(loss), count + size
     return total / count
 

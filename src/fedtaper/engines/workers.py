@@ -22,8 +22,8 @@ def cores() -> int:
 
 
 def can_fork() -> bool:
-    """Whether this machine can fork."""
-    return "fork" in multiprocessing.get_all_start_methods()
+    """Whether this machine can fork, and this process: not once it has used a GPU."""
+    return "fork" in multiprocessing.get_all_start_methods() and not torch.cuda.is_initialized()
 
 
 class Workers:

@@ -38,7 +38,7 @@ def channels_last(module: torch.nn.Module) -> torch.nn.Module:
     for part in module.modules():
         if type(part) is torch.nn.GroupNorm and part.affine:
             part.__class__ = ChannelsLastNorm
-    return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack the keyword
 
 
 def client_step(module: torch.nn.Module, names: tuple[str, ...], local: Any) -> Callable[..., Any]:
@@ -204,14 +204,18 @@ class DeviceRound:
         return torch.stack([Layout.flat(self.way.get(j)) for j in range(count)])
 
     def train(self, plan: RoundBatches, members: Any, a: Any) -> None:
-        """All local updates of a round."""
-        count = len(members)
+        """All local updates of a round, or the first of them: one for each row of ``a``."""
+        count, rows = len(members), len(a)
         for name in ("index", "share", "flip", "angle"):
             getattr(self, name)[:, :count] = getattr(plan, name).to(self.t.device)
-        self.a[:, :count, 0] = torch.from_numpy(a[:, members]).float().to(self.t.device)
+        self.a[:rows, :count, 0] = (
+            torch.from_numpy(np.ascontiguousarray(a[:, members])).float().to(self.t.device)
+        )
         if count < self.width:  # those who are left over take no step
             self.share[:, count:], self.a[:, count:] = 0.0, 0.0
-        steps = self.session.e.steps[members]  # falling: the active clients come first
+        steps = np.minimum(
+            self.session.e.steps[members], rows
+        )  # falling: the active clients come first
         for step in range(int(steps[0])):
             active = self.width if self.stacked else int(np.count_nonzero(steps > step))
             self._advance(active, count)

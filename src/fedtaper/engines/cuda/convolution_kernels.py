@@ -43,7 +43,7 @@ def _product(
             right = w + ((first + inner)[:, None] * 9 + (8 - tap)) * WIDE + column[None, :]
         else:
             right = w + (column[None, :] * 9 + tap) * DEEP + (first + inner)[:, None]
-        total = tl.dot(left, tl.load(right), total)
+        total = tl.dot(left, tl.load(right), total, input_precision="ieee")  # float32 as such
     place = out + client * rows * WIDE + row[:, None] * WIDE + column[None, :]
     tl.store(place, total.to(out.dtype.element_ty), mask=(row < rows)[:, None])
 
@@ -73,7 +73,7 @@ def _weights(
         left = tl.load(dy + row[:, None] * WIDE + wide[None, :], mask=there[:, None], other=0.0)
         place = (row + r * WIDTH + s)[:, None] * DEEP + deep[None, :]
         right = tl.load(x + place, mask=there[:, None], other=0.0)
-        total = tl.dot(tl.trans(left), right, total)
+        total = tl.dot(tl.trans(left), right, total, input_precision="ieee")
     client += part * clients
     place = out + ((client * WIDE + wide[:, None]) * 9 + tap) * DEEP + deep[None, :]
     tl.store(place, total.to(out.dtype.element_ty))

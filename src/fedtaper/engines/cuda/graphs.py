@@ -20,7 +20,8 @@ class Captured:
     """A step as a row of graphs: what it returns is overwritten by the next call."""
 
     def __init__(self, step: Any) -> None:
-        self.step, self.graphs = step, {}  # type: ignore[var-annotated]
+        self.step = step
+        self.graphs: dict[Any, tuple[Any, list[Any], Any]] = {}
         self.possible = True
 
     def __call__(self, *args: Any) -> Any:

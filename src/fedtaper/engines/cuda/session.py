@@ -9,7 +9,8 @@ compute: a tapered step is too small for bf16 to add.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from fedtaper.core.errors import FedtaperError, warn
-from fedtaper.core.protocols import Block, Capabilities, Options, State
-from fedtaper.engines import KEEP_DIM, WAYS, cpu
+from fedtaper.core.protocols import Array, Block, Options, State, is_combining
+from fedtaper.core.sketch import SKETCH, signs
+from fedtaper.engines import KEEP_DIM, cpu, late
 from fedtaper.engines.cuda.batches import RoundBatches, normalised, round_batches
 from fedtaper.engines.cuda.captured_steps import (
     DeviceRound,
@@ -29,6 +31,8 @@ from fedtaper.engines.cuda.captured_steps import (
 )
 from fedtaper.engines.cuda.layout import Layout
 from fedtaper.engines.cuda.stacked import can_stack
+from fedtaper.engines.network_client import Client
+from fedtaper.engines.steered import network_losses
 from fedtaper.experiment import Experiment
 from fedtaper.problems.images import ImageClassification
 
@@ -39,20 +43,16 @@ PRECISIONS = {"bf16": torch.bfloat16, "float32": torch.float32}
 
 
 class Cuda:
-    """Networks on one GPU: captured steps for images, a plain loop for all else.
+    """Networks on one GPU: captured steps for images, the CPU engine's sessions for all else.
 
-    The plain loop, client after client in float32, is the CPU engine's own. It runs custom
-    losses, and local rules with memory; where it is asked for (``way="stacked"``), with all
-    clients' models as one and their steps captured.
+    Those run in float32: losses of the user's own, local rules with memory, robust means,
+    simulated misbehaviour and delays, client after client or with all clients' models as one,
+    whichever is quicker, their steps captured.
     """
 
     name = "cuda"
-    capabilities = Capabilities(
-        problems=frozenset({"network"}),
-        stateful_rules=True,
-        precisions=tuple(PRECISIONS),
-        devices=("cuda",),
-        ways=WAYS,
+    capabilities = replace(
+        late.ENGINE.capabilities, precisions=tuple(PRECISIONS), devices=("cuda",)
     )
 
     def check(self) -> None:
@@ -70,14 +70,14 @@ class Cuda:
         self, experiment: Experiment, state: State, options: Options
     ) -> CudaSession | cpu.CpuSession:
         """Get ready to move the state on."""
-        stateful = experiment.local.keeps != "nothing"
-        if stateful and options.precision not in (None, "float32"):
+        why = _in_general(experiment)
+        if why and options.precision not in (None, "float32"):
             raise FedtaperError(
-                f"{experiment.local!r} runs in float32 on a GPU, not in {options.precision}: leave "
-                "precision out"
+                f"{why} in float32 on a GPU, not in {options.precision}: leave precision out"
             )
-        own = not isinstance(experiment.problem, ImageClassification)
-        if stateful or own or options.way is not None or state.way:
+        if why or options.way is not None or state.way:
+            if options.precision == "float32":  # else as torch is set: TF32 in convolutions
+                torch.backends.cudnn.allow_tf32 = False
             return _general(experiment, state, options.way)
         return CudaSession(experiment, state, PRECISIONS[options.precision or "bf16"])
 
@@ -85,17 +85,29 @@ class Cuda:
 ENGINE = Cuda()
 
 
+def _in_general(e: Experiment) -> str:
+    """What the captured steps for images cannot do of this experiment, or nothing."""
+    found = {
+        f"{type(e.problem).__name__} runs": not isinstance(e.problem, ImageClassification),
+        f"{e.local!r} runs": e.local.keeps != "nothing",
+        f"{e.server!r} runs": is_combining(e.server),
+        "simulated misbehaviour runs": bool(e.behaviours),
+        "delays and asynchronous servers run": not e.in_step,
+    }
+    return next((words for words, true in found.items() if true), "")
+
+
 def _general(experiment: Experiment, state: State, way: str | None) -> cpu.CpuSession:
-    """Any network, client by client unless another way is asked for; that too where it fails."""
-    asked = way if way is not None or state.way else "per-client"
+    """Any network, the way that is asked for or is quickest; client by client where it fails."""
+    kind = cpu.CpuSession if experiment.in_step else late.LateSession
     try:
-        return cpu.CpuSession(experiment, state, workers=1, device="cuda", way=asked)
+        return kind(experiment, state, workers=1, device="cuda", way=way)
     except FedtaperError:
         raise
     except Exception as trouble:
         warn(f"stacking failed on this GPU ({type(trouble).__name__}): going client by client")
         state.way = ""
-        return cpu.CpuSession(experiment, state, workers=1, device="cuda", way="per-client")
+        return kind(experiment, state, workers=1, device="cuda", way="per-client")
 
 
 def tested_of(
@@ -146,6 +158,8 @@ class CudaSession:
         self.width = experiment.num_clients
         self.stacked = self._stackable() if stacked is None else stacked
         self.device_round: DeviceRound | None = None
+        self.judge: Client | None = None  # for the clients' losses, where they are asked for
+        self.signs: torch.Tensor | None = None
 
     def _stackable(self) -> bool:
         """Whether one kernel a layer for all clients is possible, and quicker than streams."""
@@ -174,6 +188,8 @@ class CudaSession:
             np.full((len(self.w), rounds, e.num_clients), np.nan),
             {},
         )
+        if state.keep_updates:
+            block.updates = np.full((*block.update_norms.shape, min(e.problem.dim, SKETCH)), np.nan)
         for k in range(rounds):
             for s in np.flatnonzero(state.dead_round == 0):
                 self._round(block, int(s), k)
@@ -189,12 +205,12 @@ class CudaSession:
         ).float()
         order = self._order(seed, round_)
         anchor = self.w[s]
-        while True:
-            try:
-                update, found = self._trained(order, seed, round_, anchor, a[0], weights)
-                break
-            except torch.cuda.OutOfMemoryError:
-                self._narrow()
+        update, found = torch.zeros_like(anchor), []
+        for members, moved in self._moved(order, seed, round_, anchor, a[0]):
+            update += weights[members].to(self.device) @ moved
+            found.append(self._found(members, moved))
+            if block.updates is not None:
+                block.updates[s, k, members] = self._sketched(moved)
         new, memory = e.server.step(anchor, update, self.memory[s])
         tested = self._tested(new)
         self._look_ahead(seed, round_ + 1)
@@ -221,24 +237,40 @@ class CudaSession:
         present = np.flatnonzero(self.e.present(round_, round_ + 1, seed)[0])
         return present[np.argsort(-self.e.steps[present], kind="stable")]
 
-    def _trained(
-        self, order: Any, seed: int, round_: int, anchor: Any, a: Any, weights: Any
-    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """The weighted sum of the updates; each client's mean loss, accuracy, update norm."""
-        update, found = torch.zeros_like(anchor), []
-        for low in range(0, len(order), self.width):
+    def _moved(
+        self, order: Any, seed: int, round_: int, anchor: Any, a: Any
+    ) -> Iterator[tuple[Any, torch.Tensor]]:
+        """Some clients at a time, those with the most steps first, and how far each one went."""
+        low = 0
+        while low < len(order):
             members = order[low : low + self.width]
-            batches = self._plan(members, seed, round_)
-            if self.device_round is None:
-                self.device_round = DeviceRound(self, self.width)
-            self.device_round.begin(anchor, len(members))
-            self.device_round.train(batches, members, a)
-            moved = self.device_round.models(len(members)) - anchor
-            update += weights[members].to(self.device) @ moved
-            steps = torch.from_numpy(self.e.steps[members]).to(self.device)
-            means = self.device_round.sums[: len(members)] / steps[:, None]
-            found.append(torch.cat([means, moved.norm(dim=1, keepdim=True)], 1))
-        return update, found
+            try:
+                batches = self._plan(members, seed, round_)
+                if self.device_round is None:
+                    self.device_round = DeviceRound(self, self.width)
+                self.device_round.begin(anchor, len(members))
+                self.device_round.train(batches, members, a)
+                moved = self.device_round.models(len(members)) - anchor
+            except torch.cuda.OutOfMemoryError:
+                self._narrow()
+                continue
+            yield members, moved
+            low += len(members)
+
+    def _found(self, members: Any, moved: torch.Tensor) -> torch.Tensor:
+        """Mean loss, accuracy and update norm of clients that have just been trained."""
+        assert self.device_round is not None
+        steps = torch.from_numpy(self.e.steps[members]).to(self.device)
+        means = self.device_round.sums[: len(members)] / steps[:, None]
+        return torch.cat([means, moved.norm(dim=1, keepdim=True)], 1)
+
+    def _sketched(self, moved: torch.Tensor) -> Array:
+        """The updates as ``core.sketch`` has them, made on the device."""
+        if self.signs is None:
+            self.signs = torch.from_numpy(signs(moved.shape[1])).to(self.device)
+        signed = moved.double() * self.signs
+        room = torch.nn.functional.pad(signed, (0, -signed.shape[1] % SKETCH))
+        return np.asarray(room.view(len(moved), -1, SKETCH).sum(1).cpu().numpy())
 
     def _narrow(self) -> None:
         """Memory is short: half as many clients side by side."""
@@ -282,8 +314,25 @@ class CudaSession:
         return losses, right
 
     def answers(self, s: int, clients: list[int], model: Any, round_: int, a: Any) -> Any:
-        """Not on CUDA: the gate refuses challenges before a run begins."""
-        raise FedtaperError("the cuda engine sends no challenges")
+        """What clients send back for any model."""
+        anchor, seed = self._there(model), int(self.state.seeds[s])
+        place = {i: row for row, i in enumerate(clients)}
+        order = np.array(sorted(clients, key=lambda i: -int(self.e.steps[i])), dtype=np.int64)
+        found = np.empty((len(clients), len(model)))
+        for members, moved in self._moved(order, seed, round_, anchor, a):
+            found[[place[i] for i in members.tolist()]] = moved.cpu().numpy()
+        return found
+
+    def losses(self, s: int) -> Array:
+        """Every client's loss at the shared model, in float32."""
+        if self.judge is None:
+            self.judge = Client(self.e, self.device)
+        self.judge.w.copy_(self.w[s])
+        return network_losses(self.judge.problem, self.judge.module)
+
+    def steer(self, experiment: Experiment) -> None:
+        """Other step sizes from here on."""
+        self.e = experiment
 
     def sync(self) -> None:
         """Bring the State up to date with the models on the device."""

@@ -83,7 +83,7 @@ class RoundBatches:
     ) -> None:  # fmt: skip
         self.problem, self.lanes, self.device, self.dtype = problem, lanes, device, dtype
         self.found: list[Minibatches] = [
-            problem.batches(e, lane.seed, lane.client, lane.round)  # type: ignore[misc]
+            problem.batches(e, lane.seed, lane.client, lane.round)  # type: ignore[misc]  # in memory
             for lane in lanes
         ]
         self.sizes = [batches.size[:updates] for batches in self.found]

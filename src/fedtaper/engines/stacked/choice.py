@@ -109,7 +109,7 @@ def _together(e: Experiment, state: State, stack: Stack) -> float:
     """Seconds of a round of stacks like this one."""
     problem, seed = as_network(e.problem), int(state.seeds[0])
     clients = np.resize(np.arange(e.num_clients), stack.width).tolist()
-    sizes = [problem.batches(e, seed, i, state.round).size for i in clients]  # type: ignore[attr-defined]
+    sizes = [problem.batches(e, seed, i, state.round).size for i in clients]  # type: ignore[attr-defined]  # in memory
     tried, whole = len(turns([s[:UPDATES] for s in sizes])), len(turns(sizes))
     stacks = float(e.rates.sum()) * len(state.seeds) / stack.width
     return _trial(e, state, stack, clients) / tried * whole * stacks

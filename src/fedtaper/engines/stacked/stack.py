@@ -83,7 +83,7 @@ class Stack:
         with torch.no_grad():
             w, memory, means = self._updated(batches, start, steps, memory)
             if kept:
-                after = vmap(self.e.local.finish)(w, start, steps.sum(0), memory)  # type: ignore[arg-type]
+                after = vmap(self.e.local.finish)(w, start, steps.sum(0), memory)  # type: ignore[arg-type]  # tensors for numbers
                 for array, value in zip(kept, after, strict=True):
                     array[rows[:count], clients[:count]] = value[:count].to(array.dtype)
             norms = torch.linalg.vector_norm(w - start, dim=1)
@@ -166,6 +166,6 @@ def usual_sizes(e: Experiment) -> tuple[int, ...]:
     """The batch sizes worth a compilation: those of at least a fifth of the updates."""
     problem = as_network(e.problem)
     some = np.unique(np.linspace(0, e.num_clients - 1, LOOKED_AT).astype(int)).tolist()
-    found = np.concatenate([problem.batches(e, 0, i, 0).size for i in some])  # type: ignore[attr-defined]
+    found = np.concatenate([problem.batches(e, 0, i, 0).size for i in some])  # type: ignore[attr-defined]  # in memory
     sizes, counts = np.unique(found, return_counts=True)
     return tuple(int(s) for s, c in zip(sizes, counts, strict=True) if c >= len(found) / 5)

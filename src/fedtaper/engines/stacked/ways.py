@@ -22,6 +22,7 @@ from fedtaper.experiment import Experiment
 
 PER_CLIENT, STACKED, COMPILED = WAYS
 STACK_BYTES = 2**28  # models, gradients and what their step keeps, of a stack in one process
+GPU_SHARE = 0.4  # of a GPU's free memory, likewise: a captured graph keeps what it works with
 
 
 def trainer_of(
@@ -36,8 +37,8 @@ def trainer_of(
     elif state.round:
         way, why = PER_CLIENT, "as it began"  # by an older version
     else:
-        way, why = choose(e, state, own, lambda: width_of(e, len(state.seeds), workers))
-    width = 1 if way == PER_CLIENT else width_of(e, len(state.seeds), workers)
+        way, why = choose(e, state, own, lambda: width_of(e, len(state.seeds), workers, own.device))
+    width = 1 if way == PER_CLIENT else width_of(e, len(state.seeds), workers, own.device)
     state.way = f"{way} {width} {why}"
     return _made(e, way, width, own, dtype)
 
@@ -57,11 +58,18 @@ def _made(e: Experiment, way: str, width: int, own: Client, dtype: torch.dtype) 
     return Stack(e, width, way == COMPILED, own.device, dtype)
 
 
-def width_of(e: Experiment, seeds: int, workers: int) -> int:
+def width_of(e: Experiment, seeds: int, workers: int, device: str = "cpu") -> int:
     """Lanes of one stack: a share for each core, as many as fit memory."""
     lanes = max(1, int(np.ceil(float(e.rates.sum()) * seeds)))
-    fit = max(1, STACK_BYTES // bytes_per_lane(e))
+    fit = max(1, _room(device) // bytes_per_lane(e))
     return int(max(1, min(-(-lanes // workers), fit)))
+
+
+def _room(device: str) -> int:
+    """Bytes that a stack may take."""
+    if device == "cpu":
+        return STACK_BYTES
+    return int(GPU_SHARE * torch.cuda.mem_get_info()[0])
 
 
 def _read(stored: str, asked: str | None) -> tuple[str, int]:
