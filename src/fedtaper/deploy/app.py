@@ -137,7 +137,8 @@ def _made(file: Path, target: Path) -> Written:
     (package / "__init__.py").write_text('"""A federation."""\n', encoding="utf-8")
     (package / "federation.toml").write_text(plan.text, encoding="utf-8")
     federation = f"{package.name}:federation.toml"
-    if "data" in tomllib.loads(plan.text)["problem"]:
+    problem = tomllib.loads(plan.text)["problem"]
+    if isinstance(problem, dict) and "data" in problem:
         federation = quotable(file.resolve())  # its data lies beside it
     about = pyproject(name, federation, '", "fedtaper[torch]' if module else "")
     inside = [f"{package.name}/{entry}" for entry in ("__init__.py", "federation.toml")]

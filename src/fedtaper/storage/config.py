@@ -12,6 +12,7 @@ import numpy as np
 
 from fedtaper.core.checks import check_type
 from fedtaper.core.errors import FedtaperError, nearest
+from fedtaper.core.protocols import Problem
 from fedtaper.core.schedules import Schedule
 from fedtaper.experiment import Experiment
 from fedtaper.problems.linear import LinearRegression
@@ -94,7 +95,8 @@ def from_toml(
 
     A problem that is code (``kind = "custom"``) is handed in as ``problem``. Your own rules,
     schedules and problems are named by import path, ``kind = "my_module:MyRule"``; ``code`` is a
-    folder to look for them in first.
+    folder to look for them in first. ``problem = "my_module:make_problem"`` at the top of the text
+    is short for a table ``[problem]`` with that kind alone.
 
     >>> text = '''
     ... [experiment]
@@ -122,9 +124,10 @@ def from_toml(
     tree = {_OLD_NAMES.get(name, name): table for name, table in tree.items()}
     for name in ("experiment", "problem", "schedules"):
         if name not in tree:
+            _misplaced(tree)
             raise FedtaperError(f"the table [{name}] is missing")
     settings = _with_preset(dict(_table(tree, "experiment")))
-    objective = _problem(dict(_table(tree, "problem")), Path(folder), problem, find)
+    objective = _problem(_problem_table(tree), Path(folder), problem, find)
     for name, rules in (("local", kinds.LOCAL_RULES), ("server", kinds.SERVER_RULES)):
         if name in tree:
             what = f"the {name} rule"
@@ -176,6 +179,41 @@ def _with_preset(settings: dict[str, Any]) -> dict[str, Any]:
     return PRESETS[preset] | settings
 
 
+def _problem_table(tree: dict[str, Any]) -> dict[str, Any]:
+    """The table [problem]; ``problem = "my_module:make_problem"`` is short for its kind."""
+    if isinstance(tree["problem"], str):
+        if not names.is_import_path(tree["problem"]):
+            raise FedtaperError(
+                f'problem = "my_module:make_problem" names code of your own, not '
+                f"{tree['problem']!r}; other problems are tables [problem] with a kind"
+            )
+        return {"kind": tree["problem"]}
+    return dict(_table(tree, "problem"))
+
+
+def _misplaced(tree: dict[str, Any]) -> None:
+    """``problem = "..."`` below a table's head belongs, in TOML, to that table."""
+    for name, table in tree.items():
+        if isinstance(table, dict) and names.is_import_path(table.get("problem")):
+            raise FedtaperError(
+                f"problem = {table['problem']!r} stands in the table [{name}]: "
+                "move it above the first table"
+            )
+
+
+def _checked(made: Any, path: str) -> Any:
+    """What the user's function returned, if it is a problem."""
+    if isinstance(made, Problem):
+        return made
+    parts = [name for name in (*Problem.__annotations__, *vars(Problem)) if name[0] != "_"]
+    # a user's object of any kind: named is what the protocol asks for and it lacks
+    missing = [part for part in parts if not hasattr(made, part)]  # for the message alone
+    raise FedtaperError(
+        f"[problem]: {path} gave {type(made).__name__}, which is not a problem "
+        f"(it has no {', '.join(missing[:3])}): return ft.Custom(...) or another problem"
+    )
+
+
 def _problem(table: dict[str, Any], folder: Path, given: Any, find: kinds.Find) -> Any:
     kind = table.get("kind", "linear")
     if kind == CUSTOM and given is None:
@@ -187,7 +225,7 @@ def _problem(table: dict[str, Any], folder: Path, given: Any, find: kinds.Find) 
         return _recorded(table) if given is None else given
     if names.is_import_path(kind):
         made = kinds.build_own(table, "[problem]", find, "the problem")
-        return made if given is None else given
+        return _checked(made, kind) if given is None else given
     if not isinstance(kind, str) or kind not in kinds.PROBLEMS:
         raise FedtaperError(
             f"there is no problem kind {kind!r}: use one of {', '.join(kinds.PROBLEMS)}, or "
@@ -224,9 +262,9 @@ def _recorded(table: dict[str, Any]) -> Recorded:
     """What is left of a problem whose code and data are elsewhere: sizes."""
     sizes, dim = table.get("client_samples"), table.get("parameters")
     whole = isinstance(sizes, list) and sizes and all(type(n) is int and n >= 0 for n in sizes)
-    if not whole or type(dim) is not int or dim < 1:
+    if not isinstance(sizes, list) or not whole or type(dim) is not int or dim < 1:
         raise FedtaperError("[problem]: a recorded problem needs client_samples and parameters")
-    return Recorded(tuple(sizes), dim)  # type: ignore[arg-type]
+    return Recorded(tuple(sizes), dim)
 
 
 def read_data(path: Path) -> tuple[list[np.ndarray[Any, Any]], list[np.ndarray[Any, Any]]]:
