@@ -26,7 +26,8 @@ def per_client(
             f"{name} has {array.size} values for {count} clients; give one, or one per client"
         )
     if not np.all((array >= low) & (array <= high)):  # catches NaN too
-        limits = f"at least {low:g}" + (f" and at most {high:g}" if np.isfinite(high) else "")
+        limits = f"at least {low:g}" if np.isfinite(low) else "a number"
+        limits += f" and at most {high:g}" if np.isfinite(high) else ""
         raise FedtaperError(f"{name} must be {limits}, not {value!r}")
     return np.broadcast_to(array, count).copy()
 
