@@ -1,6 +1,10 @@
 """Steering over Flower: factors travel in the messages, losses are asked for, all is resumed."""
 
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +16,9 @@ pytest.importorskip("flwr")
 
 from flower_loop import LoopGrid, Source, told
 
+from fedtaper.deploy import keeper
+from fedtaper.deploy.local import LocalFederation
+from fedtaper.deploy.progress import last_line
 from fedtaper.deploy.server import serve
 
 SITES = ("north", "south", "west", "east")
@@ -149,3 +156,85 @@ def test_steered_in_flowers_simulation():
     e = experiment(8)
     run = ft.run(e, engine="flower", progress=False)
     assert np.abs(run.w - ft.run(e, engine="reference").w).max() < 1e-12
+
+
+STEERED = """
+[experiment]
+rounds = 8
+local_steps = 5
+batch_size = 20
+[problem]
+kind = "linear"
+num_clients = 3
+samples = 200
+feature_spread = 1.0
+seed = 7
+[steering]
+goal = "minmax"
+every = 2
+rate = 0.3
+[[schedules]]
+c = 0.2
+delta = 0.8
+offset = 5.0
+clients = 3
+[federation]
+sites = ["north", "south", "west"]
+deadline = 240.0
+"""
+
+
+def same_as_simulated(run, mine, folder):
+    """Models, looks and factors are the simulated ones, were moved, and were logged."""
+    np.testing.assert_allclose(run.w, mine.w, atol=1e-12)
+    for name in ("round", "losses", "share", "factor"):
+        theirs, simulated = getattr(run.looks, name), getattr(mine.looks, name)
+        np.testing.assert_allclose(theirs, simulated, rtol=1e-12, err_msg=name)
+    np.testing.assert_allclose(run.scales, mine.scales, rtol=1e-12)
+    assert np.abs(run.scales[-1] - 1).max() > 0.05, "the step sizes were moved"
+    first, last = run.looks.share[0], run.looks.share[-1]
+    assert np.abs(last - first).max() > 0.02, "and the influences with them"
+    given = [entry["why"] for entry in events(folder, "steered")]
+    assert len(set(given)) == 4, "every move is in the log of events"
+    log = np.loadtxt(folder / "steering.csv", delimiter=",", skiprows=1)
+    np.testing.assert_array_equal(log[:, 0], [2, 4, 6, 8])
+    np.testing.assert_array_equal(log[:, 7:], run.looks.factor[:-1])
+
+
+@pytest.mark.federation
+def test_steered_over_processes_and_resumed_after_a_kill(tmp_path):
+    """Two rehearsals: one left alone, one killed between two looks and gone on with."""
+    file = tmp_path / "case.toml"
+    file.write_text(STEERED)
+    simulated = ft.run(ft.read_toml(file), engine="reference")
+    with LocalFederation(file, tmp_path / "whole", sites=3) as local:
+        whole = local.run(seconds=900)
+    same_as_simulated(whole, simulated, local.run_folder)
+
+    out = tmp_path / "killed"
+    command = [sys.executable, "-m", "fedtaper", "deploy", str(file), "--local", "3"]
+    command += ["--out", str(out)]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    mark, folder = f"FLWR_HOME={out / 'flower'}", out / "server" / "run"
+    first = subprocess.Popen(command, env=env)
+    try:
+        end = time.monotonic() + 300
+        while "round 3/8" not in last_line(folder) and time.monotonic() < end:
+            time.sleep(0.05)
+        first.kill()
+        first.wait(timeout=10)
+        end = time.monotonic() + 30
+        while keeper.marked(mark) and time.monotonic() < end:
+            time.sleep(0.2)
+    finally:
+        first.kill()
+        keeper.end_marked(mark)
+    assert not (folder / "steering.csv").exists(), "it was killed before its end"
+    again = [*command, "--resume", "--seconds", "900"]
+    done = subprocess.run(again, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    run = ft.load(folder)
+    np.testing.assert_array_equal(run.w, whole.w)
+    np.testing.assert_array_equal(run.looks.factor, whole.looks.factor)
+    np.testing.assert_array_equal(run.update_norms, whole.update_norms)
+    same_as_simulated(run, simulated, folder)
