@@ -64,6 +64,21 @@ class Transformer(nn.Module):
         return self.head(self.body(self.words(x) + self.places).mean(1))
 
 
+class Vit(nn.Module):
+    """Images of 32 x 32 in patches of 4, ten classes out."""
+
+    def __init__(self, width=128, heads=4, layers=4):
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, 4)
+        self.places = nn.Parameter(torch.zeros(64, width))
+        self.body = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x):
+        """Images."""
+        return self.head(self.body(self.patches(x).flatten(2).mT + self.places).mean(1))
+
+
 class Basic(nn.Module):
     """ResNet-18's block, with GroupNorm."""
 
@@ -131,6 +146,7 @@ MODELS = {  # name: loss, model, inputs, classes, batch size, updates per round
     "lenet5": (classes, lambda: build("lenet5", 1, 28, 28, 10), numbers(1, 28, 28), 10, 32, 8),
     "cnn": (classes, lambda: build("cnn", 1, 28, 28, 10), numbers(1, 28, 28), 10, 32, 4),
     "resnet18": (classes, resnet18, numbers(3, 32, 32), 10, 8, 1),
+    "vit": (classes, Vit, numbers(3, 32, 32), 10, 32, 8),
     "transformer": (classes, Transformer, words, 4, 32, 8),
     "gpt-lora": (next_word, gpt, words, 2, 32, 8),
 }  # fmt: skip
