@@ -33,6 +33,17 @@ def test_nothing_probes_problems_rules_or_engines():
     assert bare == []
 
 
+def test_every_type_ignore_has_a_reason():
+    """Beside it, on the same line: ``# type: ignore[code]  # why``."""
+    bare = [
+        f"{path.relative_to(SOURCE)}: {line.strip()}"
+        for path in SOURCE.rglob("*.py")
+        for line in path.read_text().splitlines()
+        if re.search(r"# type: ignore(?!\[[\w, -]+\]  # \w)", line)
+    ]
+    assert bare == []
+
+
 def test_no_module_is_longer_than_350_lines():
     """Our own Python, JavaScript and CSS; what is vendored stays as it came."""
     kinds = ("*.py", "*.js", "*.css")

@@ -290,7 +290,7 @@ def _assemble(
         )
     witness = "norms" if trace.updates is None else "updates"
     witness = "challenges" if trace.asked is not None else witness
-    return Audit(tuple(records), int(rounds[-1]), float(n[-1]), witness, level)  # type: ignore[arg-type]
+    return Audit(tuple(records), int(rounds[-1]), float(n[-1]), witness, level)  # type: ignore[arg-type]  # one of three words
 
 
 def _notes(verdict: str, found: Finding, i: int, trace: Trace) -> tuple[str, ...]:

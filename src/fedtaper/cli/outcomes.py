@@ -75,7 +75,7 @@ def intervals(
     Example: fedtaper intervals runs/case3 --level 0.9
     """
     given = read_toml(source) if source.is_file() else load(source)
-    found = find_intervals(given, level=level, method=method, of=of)  # type: ignore[arg-type]
+    found = find_intervals(given, level=level, method=method, of=of)  # type: ignore[arg-type]  # checked there
     _show(found, found.notes, plot)
 
 
@@ -89,7 +89,7 @@ def price(
 
     Example: fedtaper price examples/case1.toml --plot price.png
     """
-    found = find_price(read_toml(file), method=method, seeds=range(seeds))  # type: ignore[arg-type]
+    found = find_price(read_toml(file), method=method, seeds=range(seeds))  # type: ignore[arg-type]  # checked there
     _show(found, (), plot)
 
 
@@ -104,7 +104,7 @@ def contributions(
     Example: fedtaper contributions examples/case1.toml
     """
     given = read_toml(source) if source.is_file() else load(source)
-    found = find_contributions(given, method=method, permutations=permutations)  # type: ignore[arg-type]
+    found = find_contributions(given, method=method, permutations=permutations)  # type: ignore[arg-type]  # checked there
     _show(found, found.notes, plot)
 
 

@@ -56,7 +56,7 @@ errors = Console(stderr=True, markup=False)
 @contextmanager
 def speaking(quiet: bool, as_json: bool) -> Iterator[None]:
     """For the time of one command: print as usual, only errors, or one JSON object at its end."""
-    output.__init__(quiet, as_json)  # type: ignore[misc]
+    output.__init__(quiet, as_json)  # type: ignore[misc]  # others hold this object: reset in place
     try:
         yield
     except (FedtaperError, OSError) as problem:
@@ -66,7 +66,7 @@ def speaking(quiet: bool, as_json: bool) -> Iterator[None]:
         if as_json:
             said = {"tables": output.tables, "notes": output.notes}
             print(json.dumps(_plain(output.given | said), indent=2, allow_nan=False))
-        output.__init__()  # type: ignore[misc]
+        output.__init__()  # type: ignore[misc]  # others hold this object: reset in place
 
 
 def give(**values: Any) -> None:

@@ -53,7 +53,7 @@ class Remembering:
 class Memoryless(Remembering):
     """A local rule that remembers nothing: w <- w - a * direction(gradient, w, anchor)."""
 
-    keeps: ClassVar[Keeps] = "nothing"  # type: ignore[misc]
+    keeps: ClassVar[Keeps] = "nothing"  # type: ignore[misc]  # a constant, and no field of a dataclass
 
     def init(self, w: Any) -> Memory:
         """Nothing."""

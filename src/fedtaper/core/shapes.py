@@ -61,7 +61,7 @@ class Cosine(Shape):
     @property
     def limit(self) -> Constant:
         """A constant step."""
-        return Constant(self.end)  # type: ignore[arg-type]
+        return Constant(self.end)  # type: ignore[arg-type]  # set in __post_init__
 
     @property
     def settles(self) -> float:

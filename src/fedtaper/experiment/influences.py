@@ -120,6 +120,6 @@ def groups(e: Experiment) -> list[ClientGroup]:
         found.setdefault(key, []).append(i)
     names = e.names or ()
     return [
-        ClientGroup(tuple(who), *key, tuple(names[i] for i in who if names))  # type: ignore[call-arg]
+        ClientGroup(tuple(who), *key, tuple(names[i] for i in who if names))  # type: ignore[call-arg]  # the key holds the fields between
         for key, who in found.items()
     ]

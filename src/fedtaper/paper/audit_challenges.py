@@ -10,7 +10,7 @@ import numpy as np
 
 from fedtaper.paper.audit_figures import estimates, found_when
 from fedtaper.paper.challenge_federations import FRESH, LARGE, PAIRS, TRUE, look
-from fedtaper.paper.claim import Check, Claim, Outcome, Study
+from fedtaper.paper.claim import Check, Claim, Outcome, Study, Verdict
 from fedtaper.paper.statistics import share_interval
 
 ROWS = "a3_federations.jsonl"
@@ -144,9 +144,9 @@ def judge_challenges(study: Study) -> Outcome:
         short = "; ".join(f"{check.name} ({check.value:.3f})" for check in failed)
         summary += f"; short of its threshold: {short}"
     settings = {"first seed": FRESH, "federations": counts, "by pair": by_pair(rows)}
-    verdict = "not-with-these-settings" if failed else "reproduced"
+    verdict: Verdict = "not-with-these-settings" if failed else "reproduced"
     figures = ("a3_estimates.png", "a3_found.png")
-    return Outcome(verdict, summary, tuple(found), NEAREST, figures, settings)  # type: ignore[arg-type]
+    return Outcome(verdict, summary, tuple(found), NEAREST, figures, settings)
 
 
 def _name(kind: str, round_: int) -> str:

@@ -56,7 +56,7 @@ def trained(data: str, model: str, planned: bool, tapering: bool, seeds: int) ->
     seizure: list[NDArray[np.bool_]] = []
     changes: list[Array] = []
     for fold in range(FOLDS):
-        problem = SeizureDetection(data, model, fold=fold)  # type: ignore[arg-type]
+        problem = SeizureDetection(data, model, fold=fold)  # type: ignore[arg-type]  # checked there
         e = Experiment(
             problem, schedules_of(problem, planned, tapering), rounds=ROUNDS, local_steps=10,
             batch_size=16, clock="round",

@@ -22,7 +22,7 @@ MODELS = ("features", "cnn")
 
 def verdicts(data: str, model: str, fading: int | None, seed: int) -> tuple[str, ...]:
     """What the audit says of each hospital; one of them may taper faster than it declares."""
-    problem = SeizureDetection(data, model)  # type: ignore[arg-type]
+    problem = SeizureDetection(data, model)  # type: ignore[arg-type]  # checked there
     faster = {} if fading is None else {fading: OtherSchedule(Power(SCALE, 1.0))}
     e = Experiment(
         problem, Power(SCALE, 0.76), rounds=ROUNDS, local_steps=10, batch_size=16, clock="round",
@@ -36,7 +36,7 @@ def verdicts(data: str, model: str, fading: int | None, seed: int) -> tuple[str,
 def judge_e2(study: Study) -> Outcome:
     """All hospitals honest, then each of them fading in turn."""
     data, seeds = data_at_hand(), min(SEEDS, study.seeds)
-    hospitals = SeizureDetection(data, "features").num_clients  # type: ignore[arg-type]
+    hospitals = SeizureDetection(data, "features").num_clients  # type: ignore[arg-type]  # checked there
     checks: list[Check] = []
     for model in MODELS:
         accused = honest = found = cheats = 0

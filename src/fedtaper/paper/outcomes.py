@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedtaper.outcomes.contributions import contributions
 from fedtaper.outcomes.fair import Fair, fair
 from fedtaper.outcomes.price import price
-from fedtaper.paper.claim import Check, Claim, Outcome, Study
+from fedtaper.paper.claim import Check, Claim, Outcome, Study, Verdict
 from fedtaper.paper.logistic import Logistic, logistic
 from fedtaper.paper.statistics import share_interval
 from fedtaper.problems.linear import LinearRegression
@@ -35,9 +35,9 @@ def _outcome(study: Study, checks: list[Check], summary: str, figures: tuple[str
     failed = [check for check in checks if not check.passed]
     if failed:
         summary += " Short of its threshold: " + "; ".join(c.name for c in failed) + "."
-    verdict = "not-with-these-settings" if failed else "reproduced"
+    verdict: Verdict = "not-with-these-settings" if failed else "reproduced"
     settings = {"first seed": FRESH, "problems": PROBLEMS}
-    return Outcome(verdict, summary, tuple(checks), "", figures, settings)  # type: ignore[arg-type]
+    return Outcome(verdict, summary, tuple(checks), "", figures, settings)
 
 
 def regression(seed: int, clients: int) -> LinearRegression:
@@ -90,8 +90,7 @@ def _direct_checks(study: Study) -> list[Check]:
             ("logistic regression", curve.problem, curve.losses, 1.0),
         ):
             for goal in (QFair(2.0), Tilt(2.0 / scale)):
-                how = {"q": 2.0} if goal.name == "q" else {"t": 2.0 / scale}
-                found = fair(problem, goal.name, **how)  # type: ignore[arg-type]
+                found = fair(problem, goal.name, q=2.0, t=2.0 / scale)  # each goal reads its own
 
                 def value(w: Array, goal: Any = goal, losses: Any = losses) -> float:
                     return float(goal.value(losses(w)))

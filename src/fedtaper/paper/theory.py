@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,11 +50,11 @@ def experiment(schedules: tuple[Schedule, ...] | Schedule, preset: str = "fedavg
     return Experiment(LinearRegression(), schedules, rounds=ROUNDS, **settings)
 
 
-def quiet_run(e: Experiment, seeds: Iterable[int], **how: int) -> Run:
+def quiet_run(e: Experiment, seeds: Iterable[int], **how: Any) -> Run:
     """A run whose stability warning is part of the claim, not news."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FedtaperWarning)
-        return run(e, seeds=seeds, progress=False, **how)  # type: ignore[arg-type]
+        return run(e, seeds=seeds, progress=False, **how)
 
 
 def track(made: Run) -> Tracking:

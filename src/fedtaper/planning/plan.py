@@ -64,7 +64,7 @@ class Plan:
     @property
     def schedules(self) -> tuple[Power, ...]:
         """One per client."""
-        return tuple(self.experiment.schedules)  # type: ignore[arg-type]
+        return tuple(self.experiment.schedules)  # type: ignore[arg-type]  # plans are made of Power
 
     @property
     def effective(self) -> Array:

@@ -49,7 +49,7 @@ def targets(target: Target, problem: Any) -> tuple[Array, dict[int, Fade]]:
     """Wanted influences, NaN for clients that fade, and their fading."""
     count = int(problem.num_clients)
     if isinstance(target, str) or are_texts(target):
-        return _by_rules([target] if isinstance(target, str) else list(target), problem)  # type: ignore[arg-type]
+        return _by_rules([target] if isinstance(target, str) else list(target), problem)  # type: ignore[arg-type]  # texts by now
     numbers = np.ones(count)
     if isinstance(target, Mapping):
         for client, value in target.items():

@@ -30,7 +30,7 @@ class Scaffold(Remembering):
     along with the model.
     """
 
-    keeps: ClassVar[Keeps] = "run"  # type: ignore[misc]
+    keeps: ClassVar[Keeps] = "run"  # type: ignore[misc]  # a constant, and no field of a dataclass
     receives: ClassVar[int] = 1
 
     def init(self, w: Any) -> Memory:
@@ -105,13 +105,13 @@ class Dynamic(Remembering):
     """
 
     alpha: float = 0.1
-    keeps: ClassVar[Keeps] = "run"  # type: ignore[misc]
+    keeps: ClassVar[Keeps] = "run"  # type: ignore[misc]  # a constant, and no field of a dataclass
 
     def __post_init__(self) -> None:
         check_number("alpha", self.alpha, above=0.0)
 
     @property
-    def added_curvature(self) -> float:  # type: ignore[override]
+    def added_curvature(self) -> float:  # type: ignore[override]  # computed from a field
         """The pull to the anchor is a quadratic of curvature alpha."""
         return self.alpha
 

@@ -140,7 +140,7 @@ def as_delays(
     if value is None:
         return None
     several = isinstance(value, (list, tuple, np.ndarray))
-    given = list(value) if several else [value] * num_clients  # type: ignore[arg-type]
+    given = list(value) if several else [value] * num_clients  # type: ignore[arg-type]  # a sequence
     if len(given) != num_clients:
         raise FedtaperError(
             f"{len(given)} delays for {num_clients} clients; give one per client, or one for all"

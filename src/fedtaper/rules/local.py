@@ -42,7 +42,7 @@ class Proximal(Memoryless):
         check_number("mu", self.mu, low=0.0)
 
     @property
-    def added_curvature(self) -> float:  # type: ignore[override]
+    def added_curvature(self) -> float:  # type: ignore[override]  # computed from a field
         """The pull to the anchor is a quadratic of curvature mu."""
         return self.mu
 

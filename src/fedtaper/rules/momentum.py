@@ -45,12 +45,12 @@ class Momentum(Remembering):
         check_number("beta", self.beta, low=0.0, below=1.0)
 
     @property
-    def keeps(self) -> Keeps:  # type: ignore[override]
+    def keeps(self) -> Keeps:  # type: ignore[override]  # computed from a field
         """For the run, unless it is reset."""
         return "round" if self.reset else "run"
 
     @property
-    def gain(self) -> float:  # type: ignore[override]
+    def gain(self) -> float:  # type: ignore[override]  # computed from a field
         """What a long run of equal gradients is multiplied by."""
         return 1 / (1 - self.beta)
 
@@ -103,7 +103,7 @@ class AdamW(Remembering):
         check_number("decay", self.decay, low=0.0)
 
     @property
-    def keeps(self) -> Keeps:  # type: ignore[override]
+    def keeps(self) -> Keeps:  # type: ignore[override]  # computed from a field
         """For the run, unless it is reset."""
         return "round" if self.reset else "run"
 

@@ -24,7 +24,7 @@ class _Coordinates(PlainServer):
     """A mean taken coordinate by coordinate: no weights, so no planned influence."""
 
     rescales: ClassVar[bool] = True  # not a weighted mean of the models: no limit ODE
-    erases_influence: ClassVar[bool] = True  # type: ignore[misc]
+    erases_influence: ClassVar[bool] = True  # type: ignore[misc]  # a constant, and no field of a dataclass
 
     def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
         """Equal shares: what a client would count if nobody stood out."""
@@ -91,7 +91,7 @@ class Clipped(PlainServer):
             raise FedtaperError(f"norm must be a finite number above 0, not {self.norm!r}")
 
     @property
-    def erases_influence(self) -> bool:  # type: ignore[override]
+    def erases_influence(self) -> bool:  # type: ignore[override]  # computed from a field
         """A norm that follows the median size caps what step sizes give."""
         return self.norm is None
 

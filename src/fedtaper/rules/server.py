@@ -57,7 +57,7 @@ class Normalised(PlainServer):
         one_of("over", self.over, ("steps", "step_sums"))
 
     @property
-    def erases_influence(self) -> bool:  # type: ignore[override]
+    def erases_influence(self) -> bool:  # type: ignore[override]  # computed from a field
         """Dividing by the sums of the step sizes undoes them."""
         return self.over == "step_sums"
 
@@ -108,7 +108,7 @@ class _Optimiser(PlainServer):
     rescales: ClassVar[bool] = True
 
     @property
-    def erases_influence(self) -> bool:  # type: ignore[override]
+    def erases_influence(self) -> bool:  # type: ignore[override]  # computed from a field
         """As its mean does."""
         return self.mean.erases_influence
 
@@ -178,12 +178,12 @@ class AverageMomentum(PlainServer):
         check_number("beta", self.beta, low=0.0, below=1.0)
 
     @property
-    def gain(self) -> float:  # type: ignore[override]
+    def gain(self) -> float:  # type: ignore[override]  # computed from a field
         """What a long run of equal updates is multiplied by."""
         return 1 / (1 - self.beta)
 
     @property
-    def erases_influence(self) -> bool:  # type: ignore[override]
+    def erases_influence(self) -> bool:  # type: ignore[override]  # computed from a field
         """As its mean does."""
         return self.mean.erases_influence
 

@@ -173,7 +173,7 @@ def tracking(view: View) -> Part | None:
     for kind, name in (("finite", "ODE with p_n"), ("limit", "ODE with p")):
         if kind == "limit" and np.allclose(found.limit, found.finite, rtol=1e-6):
             continue
-        low, middle, high = found.band(kind)  # type: ignore[arg-type]
+        low, middle, high = found.band(kind)  # type: ignore[arg-type]  # one of two words
         many = len(view.run.seeds) > 1
         edges = (low, high) if many else (None, None)
         curves.append(Curve(name, found.round, middle, *edges))

@@ -35,7 +35,7 @@ class View:
             return Curve(name, self.rounds, found[0], **how)
         finite = np.where(np.isfinite(found), found, np.inf)
         method = "linear" if np.isfinite(found).all() else "nearest"  # inf - inf has no value
-        low, middle, high = np.quantile(finite, QUANTILES, axis=0, method=method)  # type: ignore[call-overload]
+        low, middle, high = np.quantile(finite, QUANTILES, axis=0, method=method)  # type: ignore[call-overload]  # one of two words
         return Curve(name, self.rounds, middle, low, high, **how)
 
     def chart(self, name: str, title: str, ylabel: str, curves: Sequence[Curve]) -> Chart:

@@ -175,7 +175,7 @@ def _schedule(schedule: Any, name: str, value: Any, e: Experiment) -> Any:
             f"over: the clients differ in {name}, and one value for all would change their "
             "influence; vary whole schedules instead"
         )
-    return replace(schedule, **{name: value})  # type: ignore[type-var]
+    return replace(schedule, **{name: value})  # type: ignore[type-var]  # a dataclass, as checked
 
 
 def _problem(problem: Any, name: str, value: Any) -> Any:

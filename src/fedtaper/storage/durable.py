@@ -24,7 +24,7 @@ from fedtaper.core.errors import FedtaperError
 try:
     import fcntl
 except ImportError:  # not on Windows: there, only the unique names protect
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
 LOCK = ".lock"
 LONGEST = 255  # bytes in a name, on every common file system

@@ -159,8 +159,9 @@ def save(
         kept[STEERING] = run.looks.csv()
     asked = as_asked(run.experiment)
     files = {name: _text(out / name, text) for name, text in {**kept, **(more or {})}.items()}
-    if data and _own_data(run) is not None:
-        files[DATA] = _arrays(out / DATA, _own_data(run))  # type: ignore[arg-type]
+    own = _own_data(run) if data else None
+    if own is not None:
+        files[DATA] = _arrays(out / DATA, own)
     config = to_toml(asked, DATA if DATA in files else None, stored=True)
     files[CONFIG] = _text(out / CONFIG, config)
     if run.model is not None:

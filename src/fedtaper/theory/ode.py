@@ -21,7 +21,7 @@ from fedtaper.theory.clock import OdeClock
 Array = NDArray[np.float64]
 Variable = Callable[[Any], Any]
 Kind = Literal["limit", "finite"]
-KINDS = ("limit", "finite")
+KINDS: tuple[Kind, ...] = ("limit", "finite")
 LARGEST = 5000  # parameters: a stiff solver keeps their square in memory
 
 

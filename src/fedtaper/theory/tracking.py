@@ -146,7 +146,7 @@ def tracking_error(
     chosen = window_starts(t, length, starts)
     found = {}
     for kind in KINDS:
-        ode = limit_ode(run.experiment, kind)  # type: ignore[arg-type]
+        ode = limit_ode(run.experiment, kind)
         follow = _Linear(ode, t) if is_quadratic(run.experiment.problem) else _Any(ode, t)
         found[kind] = np.stack([_farthest(follow, w, t, k, length) for k in chosen], axis=-1)
     reference = run.experiment.schedules[run.experiment.reference]
