@@ -49,7 +49,7 @@ def test_checks_on_made_up_rows():
 def test_pieces_are_not_run_twice(tmp_path, monkeypatch):
     calls = []
 
-    def look(name, seed):
+    def look(name, seed, device=None):
         calls.append((name, seed))
         return [row("honest", 0, [0.0, -0.1, 0.1], name) | {"seed": seed}]
 

@@ -134,6 +134,33 @@ def test_the_captured_step_agrees_with_the_cpu_engine(rule, stacked):
                 assert np.allclose(block.metrics[name][0], want.metrics[name], rtol=1e-4), name
 
 
+MISBEHAVIOUR = {
+    0: ft.OtherSchedule(ft.Power(0.05, 1.0)), 2: ft.Idle(), 3: ft.Noise(), 5: ft.Copies(),
+    6: ft.After(1, ft.Copies(0.5)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.6])
+def test_misbehaviour_on_the_device_is_that_of_the_cpu_engine(participation):
+    from fedtaper import engines
+    from fedtaper.engines.cuda import session as cuda
+
+    problem = digits(split=ft.Dirichlet(0.5, smallest=32), model=smooth)
+    e = experiment(
+        problem, behaviours=MISBEHAVIOUR, participation=participation, rounds=3,
+    )  # fmt: skip
+    want = ft.run(e, updates=True)
+    state = engines.init(e, np.array([e.seed]), keep_updates=True)
+    session = cuda.CudaSession(e, state, torch.float32, device="cpu")
+    blocks = [session.advance(rounds) for rounds in (1, 2)]
+    session.sync()
+    moved = np.linalg.norm(want.w[-1] - want.w0)
+    assert np.linalg.norm(state.w[0] - want.w[-1]) < 1e-5 * moved
+    for name, values in (("update_norms", want.update_norms), ("updates", want.updates)):
+        found = np.concatenate([getattr(block, name)[0] for block in blocks])
+        np.testing.assert_allclose(found, values, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
 def test_short_memory_halves_the_clients_side_by_side(monkeypatch):
     from fedtaper import engines
     from fedtaper.engines.cuda import session as cuda

@@ -92,6 +92,26 @@ def test_neither_chunks_nor_unequal_steps_change_the_result(how, width):
     assert np.allclose(block.w[0], wanted.w, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("words", [False, True], ids=["tuple", "dictionary"])
+def test_data_that_stay_on_the_device_are_looked_up_there(words, monkeypatch):
+    """As on a GPU, where mini-batches are not copied from the host: the same bits."""
+    made = problem()
+    if words:
+        data = [{"x": numbers(n, 4, seed=n), "y": labels(n, n)} for n in SIZES]
+        made = problem(lambda model, b: cross_entropy(model(b["x"]), b["y"]), data=data)
+    e = experiment(made, participation=(1.0, 0.6, 0.7, 1.0, 0.5))
+    _, wanted = in_double(e)
+    make = stack_module.Stack.__init__
+
+    def with_data(self, *args, **how):
+        make(self, *args, **how)
+        self.resident = stack_module.Resident(self.problem, self.device, self.dtype)
+
+    monkeypatch.setattr(stack_module.Stack, "__init__", with_data)
+    _, found = in_double(e)
+    assert np.array_equal(found.w, wanted.w)
+
+
 def test_seeds_side_by_side_are_the_seeds_one_by_one():
     e = experiment(rule="scaffold", participation=0.7)
     block, state = in_double(e, seeds=(3, 8, 5))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from fedtaper.core.protocols import (
 )
 from fedtaper.core.sketch import SKETCH, sketch
 from fedtaper.engines import KEEP_DIM, WAYS, taken_part
-from fedtaper.engines.network_client import Client, Lane, one_thread
+from fedtaper.engines.network_client import Client, Lane, one_thread, single_precision
 from fedtaper.engines.stacked.ways import trainer_of
 from fedtaper.engines.steered import network_losses
 from fedtaper.engines.workers import Workers, can_fork, cores
@@ -73,8 +74,9 @@ class CpuSession:
     def __init__(
         self, experiment: Experiment, state: State, workers: int | None = None,
         device: str = "cpu", way: str | None = "per-client", dtype: torch.dtype = torch.float32,
+        exact: bool = True,
     ) -> None:  # fmt: skip
-        self.e, self.state, self.dtype = experiment, state, dtype
+        self.e, self.state, self.dtype, self.exact = experiment, state, dtype, exact
         self.w = [torch.from_numpy(w).to(device, dtype) for w in state.w]
         self.memory = [
             tuple(torch.from_numpy(array[s]).to(device, dtype) for array in state.memory)
@@ -89,12 +91,19 @@ class CpuSession:
         dim, lanes = experiment.problem.dim, experiment.num_clients * len(state.seeds)
         self.group = max(1, min(lanes, SLOT_BYTES // (4 * dim)))
         self.workers = min(workers or cores(), lanes)
-        with one_thread(), torch.random.fork_rng(devices=[]):
+        with self._computing():
             self.trainer = trainer_of(experiment, state, way, self.own, self.workers, dtype)
         self.pool: Workers | None = None
         self.round_seconds = 0.0
         self.shared_seconds = 0.0  # of the round under way, for each seed
         self.ready: dict[int, list[tuple[Lane, Any, Any]]] = {}
+
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        """Torch as this session needs it; the caller's settings and generator come back."""
+        precision = single_precision(self.own.device, self.exact)
+        with one_thread(), torch.random.fork_rng(devices=[]), precision:
+            yield
 
     def advance(self, rounds: int) -> Block:
         """Move every seed on by so many rounds."""
@@ -110,7 +119,7 @@ class CpuSession:
         a, self.kinds = actual_step_sizes(e, *span), tables(e, *span)
         if state.keep_updates:
             block.updates = np.full((*block.update_norms.shape, min(e.problem.dim, SKETCH)), np.nan)
-        with one_thread(), torch.random.fork_rng(devices=[]):
+        with self._computing():
             for k in range(rounds):
                 alive = np.flatnonzero(state.dead_round == 0).tolist()
                 self._side_by_side(alive, a[k])
@@ -239,7 +248,7 @@ class CpuSession:
         lanes = [Lane(s, int(self.state.seeds[s]), i, round_) for i in clients]
         found = np.empty((len(clients), len(model)))
         nothing = {s: ()}  # no memory outlives a round where there are challenges
-        with one_thread():
+        with self._computing():
             for low in range(0, len(lanes), self.trainer.width):
                 part = lanes[low : low + self.trainer.width]
                 _, models = self.trainer.train(part, {s: anchor}, a, (), nothing)
@@ -250,7 +259,7 @@ class CpuSession:
     def losses(self, s: int) -> Any:
         """Every client's loss at the shared model."""
         self.own.w.copy_(self.w[s])
-        with one_thread():
+        with self._computing():
             return network_losses(self.own.problem, self.own.module)
 
     def steer(self, experiment: Experiment) -> None:

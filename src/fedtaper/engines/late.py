@@ -44,8 +44,9 @@ class LateSession(CpuSession):
     def __init__(
         self, experiment: Experiment, state: State, workers: int | None = None,
         device: str = "cpu", way: str | None = "per-client", dtype: torch.dtype = torch.float32,
+        exact: bool = True,
     ) -> None:  # fmt: skip
-        super().__init__(experiment, state, workers, device, way, dtype)
+        super().__init__(experiment, state, workers, device, way, dtype, exact)
         self.timeline = Timeline.of(experiment, state)
 
     def steer(self, experiment: Experiment) -> None:

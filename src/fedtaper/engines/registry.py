@@ -18,7 +18,7 @@ BUILT_IN = {
     "compiled": "fedtaper.engines.compiled",
     "events": "fedtaper.engines.events",
     "cpu": "fedtaper.engines.late",
-    "cuda": "fedtaper.engines.cuda.session",
+    "cuda": "fedtaper.engines.cuda.engine",
     "flower": "fedtaper.engines.flower.engine",
 }
 NEEDS = {"torch": "torch", "flwr": "flower", "ray": "flower"}  # package: extra

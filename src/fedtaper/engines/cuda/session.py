@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,9 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from fedtaper.core.errors import FedtaperError, warn
-from fedtaper.core.protocols import Array, Block, Options, State, is_combining
+from fedtaper.core.protocols import Array, Block, State
 from fedtaper.core.sketch import SKETCH, signs
-from fedtaper.engines import KEEP_DIM, cpu, late
+from fedtaper.engines import KEEP_DIM, cpu
 from fedtaper.engines.cuda.batches import RoundBatches, normalised, round_batches
 from fedtaper.engines.cuda.captured_steps import (
     DeviceRound,
@@ -30,84 +29,17 @@ from fedtaper.engines.cuda.captured_steps import (
     network_of,
 )
 from fedtaper.engines.cuda.layout import Layout
+from fedtaper.engines.cuda.sending import Sending
 from fedtaper.engines.cuda.stacked import can_stack
 from fedtaper.engines.network_client import Client
 from fedtaper.engines.steered import network_losses
 from fedtaper.experiment import Experiment
-from fedtaper.problems.images import ImageClassification
+from fedtaper.rules.behaviours import actual_step_sizes
 
 STREAMS = 10
 TEST_CHUNK = 2000
 BUSY = 0.7  # share of the clients with a step to make, on average, that pays for stacking
 PRECISIONS = {"bf16": torch.bfloat16, "float32": torch.float32}
-
-
-class Cuda:
-    """Networks on one GPU: captured steps for images, the CPU engine's sessions for all else.
-
-    Those run in float32: losses of the user's own, local rules with memory, robust means,
-    simulated misbehaviour and delays, client after client or with all clients' models as one,
-    whichever is quicker, their steps captured.
-    """
-
-    name = "cuda"
-    capabilities = replace(
-        late.ENGINE.capabilities, precisions=tuple(PRECISIONS), devices=("cuda",)
-    )
-
-    def check(self) -> None:
-        """Refuse where there is no CUDA device."""
-        if not torch.cuda.is_available():
-            raise FedtaperError(
-                'there is no CUDA device here: use device="cpu", or install a torch build with CUDA'
-            )
-
-    def block_rounds(self, experiment: Experiment, seeds: int) -> int:
-        """One: metrics come back once per round."""
-        return 1
-
-    def open(
-        self, experiment: Experiment, state: State, options: Options
-    ) -> CudaSession | cpu.CpuSession:
-        """Get ready to move the state on."""
-        why = _in_general(experiment)
-        if why and options.precision not in (None, "float32"):
-            raise FedtaperError(
-                f"{why} in float32 on a GPU, not in {options.precision}: leave precision out"
-            )
-        if why or options.way is not None or state.way:
-            if options.precision == "float32":  # else as torch is set: TF32 in convolutions
-                torch.backends.cudnn.allow_tf32 = False
-            return _general(experiment, state, options.way)
-        return CudaSession(experiment, state, PRECISIONS[options.precision or "bf16"])
-
-
-ENGINE = Cuda()
-
-
-def _in_general(e: Experiment) -> str:
-    """What the captured steps for images cannot do of this experiment, or nothing."""
-    found = {
-        f"{type(e.problem).__name__} runs": not isinstance(e.problem, ImageClassification),
-        f"{e.local!r} runs": e.local.keeps != "nothing",
-        f"{e.server!r} runs": is_combining(e.server),
-        "simulated misbehaviour runs": bool(e.behaviours),
-        "delays and asynchronous servers run": not e.in_step,
-    }
-    return next((words for words, true in found.items() if true), "")
-
-
-def _general(experiment: Experiment, state: State, way: str | None) -> cpu.CpuSession:
-    """Any network, the way that is asked for or is quickest; client by client where it fails."""
-    kind = cpu.CpuSession if experiment.in_step else late.LateSession
-    try:
-        return kind(experiment, state, workers=1, device="cuda", way=way)
-    except FedtaperError:
-        raise
-    except Exception as trouble:
-        warn(f"stacking failed on this GPU ({type(trouble).__name__}): going client by client")
-        state.way = ""
-        return kind(experiment, state, workers=1, device="cuda", way="per-client")
 
 
 def tested_of(
@@ -158,6 +90,7 @@ class CudaSession:
         self.width = experiment.num_clients
         self.stacked = self._stackable() if stacked is None else stacked
         self.device_round: DeviceRound | None = None
+        self.sending = Sending(experiment, state, device)
         self.judge: Client | None = None  # for the clients' losses, where they are asked for
         self.signs: torch.Tensor | None = None
 
@@ -199,14 +132,17 @@ class CudaSession:
     def _round(self, block: Block, s: int, k: int) -> None:
         began = time.perf_counter()
         e, round_, seed = self.e, self.state.round, int(self.state.seeds[s])
-        a = e.step_sizes(round_, round_ + 1)
+        a = actual_step_sizes(e, round_, round_ + 1)
         weights = torch.from_numpy(
             np.array(e.round_weights(round_, round_ + 1, seed)[0][0])
         ).float()
         order = self._order(seed, round_)
         anchor = self.w[s]
         update, found = torch.zeros_like(anchor), []
+        if block.updates is not None:
+            block.updates[s, k] = 0.0
         for members, moved in self._moved(order, seed, round_, anchor, a[0]):
+            self.sending.replace(s, round_, members, moved)
             update += weights[members].to(self.device) @ moved
             found.append(self._found(members, moved))
             if block.updates is not None:
@@ -221,6 +157,7 @@ class CudaSession:
             return
         change = float((new - anchor).norm())
         self.w[s], self.memory[s] = new, memory
+        self.sending.end(s)
         block.update_norms[s, k] = 0.0
         block.update_norms[s, k, order] = values[:, 2]
         noted = {"change": change}
@@ -332,11 +269,12 @@ class CudaSession:
 
     def steer(self, experiment: Experiment) -> None:
         """Other step sizes from here on."""
-        self.e = experiment
+        self.e = self.sending.e = experiment
 
     def sync(self) -> None:
         """Bring the State up to date with the models on the device."""
         cpu.bring_back(self.state, self.w, self.memory)
+        self.sending.sync()
 
     def close(self) -> None:
         """Free what the device holds."""

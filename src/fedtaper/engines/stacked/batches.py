@@ -74,12 +74,23 @@ def each(change: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
     return tree_map(change, batch)
 
 
+class Resident:
+    """All clients' samples on the device, below one another: a mini-batch is a look-up there."""
+
+    def __init__(self, problem: NetworkProblem, device: str, dtype: Any = None) -> None:
+        count = problem.num_clients
+        taken = [problem.take(i, problem.every_sample(i), dtype) for i in range(count)]
+        there = [tree_map(lambda t: t.to(device), part) for part in taken]
+        self.samples = tree_map(lambda *parts: torch.cat(parts), *there)
+        self.first = np.cumsum([0, *problem.sizes[:-1].tolist()])
+
+
 class RoundBatches:
     """The mini-batches of some lanes in one round, stacked as they are asked for."""
 
     def __init__(
         self, e: Experiment, problem: NetworkProblem, lanes: Sequence[Lane], updates: int,
-        sample_bytes: int, device: str = "cpu", dtype: Any = None,
+        sample_bytes: int, device: str = "cpu", dtype: Any = None, resident: Resident | None = None,
     ) -> None:  # fmt: skip
         self.problem, self.lanes, self.device, self.dtype = problem, lanes, device, dtype
         self.found: list[Minibatches] = [
@@ -89,6 +100,10 @@ class RoundBatches:
         self.sizes = [batches.size[:updates] for batches in self.found]
         self.turns = turns(self.sizes)
         self.whole: Any = None
+        self.index: torch.Tensor | None = None
+        if resident is not None and self.found[0].flip is None:
+            self.samples, self.index = resident.samples, self._places(resident)
+            return
         samples = max(map(len, self.sizes)) * self.found[0].index.shape[1] * len(lanes)
         if samples * sample_bytes <= ROUND_BYTES:
             self.whole = self._gathered()
@@ -99,14 +114,30 @@ class RoundBatches:
 
     def of(self, turn: Turn) -> Any:
         """The members' mini-batches: the loss's arguments, each with the lanes as first axis."""
+        if self.index is not None:
+            picked = self._part(self.index, turn)
+            return each(lambda t: t[picked], self.samples)
         if self.whole is None:
             taken = [self._take(j, row) for j, row in zip(turn.members, turn.rows, strict=True)]
             return self._there(tree_map(lambda *parts: torch.stack(parts), *taken))
+        return each(lambda t: self._part(t, turn), self.whole)
+
+    def _part(self, whole: torch.Tensor, turn: Turn) -> torch.Tensor:
+        """What the members need of a tensor (updates, lanes, batch, ...)."""
         row = turn.row
         if row is not None and np.array_equal(turn.members, np.arange(len(self.lanes))):
-            return each(lambda t: t[row, :, : turn.size], self.whole)
+            return whole[row, :, : turn.size]
         rows, members = torch.from_numpy(turn.rows), torch.from_numpy(turn.members)
-        return each(lambda t: t[rows, members, : turn.size], self.whole)
+        return whole[rows, members, : turn.size]
+
+    def _places(self, resident: Resident) -> torch.Tensor:
+        """Where every sample of the round stands among the resident ones."""
+        rows, width = max(map(len, self.sizes)), self.found[0].index.shape[1]
+        places = np.zeros((rows, len(self.lanes), width), dtype=np.int64)
+        for j, (lane, batches) in enumerate(zip(self.lanes, self.found, strict=True)):
+            own = batches.index[:rows]
+            places[: len(own), j] = own + resident.first[lane.client]
+        return torch.from_numpy(places).to(self.device)
 
     def _take(self, lane: int, row: int) -> Any:
         batch = self.found[lane][int(row)]

@@ -14,13 +14,14 @@ from fedtaper.core.protocols import Memory, as_network
 from fedtaper.core.rules import restarted
 from fedtaper.engines.cuda.graphs import Captured
 from fedtaper.engines.network_client import Lane
-from fedtaper.engines.stacked.batches import RoundBatches, Turn, each, sample_bytes
+from fedtaper.engines.stacked.batches import Resident, RoundBatches, Turn, each, sample_bytes
 from fedtaper.engines.stacked.compiling import Compiled
 from fedtaper.engines.stacked.step import Layout, Loss, Step, step_of
 from fedtaper.experiment import Experiment
 from fedtaper.problems.network import Minibatches
 
 LOOKED_AT = 100  # clients whose batch sizes are looked at
+RESIDENT_SHARE = 0.2  # of a GPU's free memory, for the data
 BUSY = 0.5  # share of the lanes with something to do that pays for the compiled step of all
 
 
@@ -44,9 +45,19 @@ class Stack:
         self.everyone = torch.ones(width, dtype=torch.bool, device=device)
         sizes = usual_sizes(experiment) if compiled else ()
         self.fast: dict[int, Any] = {size: self._compile(size) for size in sizes}
+        self.resident: Resident | None = None
         if device != "cpu":
+            self.resident = self._resident()
             self.plain = Captured(self.plain)
             self.fast = {size: Captured(step) for size, step in self.fast.items()}
+
+    def _resident(self) -> Resident | None:
+        """The data on the device, if they take a small part of its memory."""
+        needed = self.bytes * int(self.problem.sizes.sum())
+        free = torch.cuda.mem_get_info()[0]
+        if needed > RESIDENT_SHARE * free:
+            return None
+        return Resident(self.problem, self.device, self.dtype)
 
     def _compile(self, size: int) -> Compiled:
         """The step of all lanes with batches of that size: made before a fork, which finds it."""
@@ -78,8 +89,9 @@ class Stack:
         steps = torch.from_numpy(np.ascontiguousarray(a[:, clients])).to(self.device, self.dtype)
         memory = self._begun(start, own, came)
         batches = RoundBatches(
-            self.e, self.problem, lanes, len(a), self.bytes, self.device, self.dtype
-        )
+            self.e, self.problem, lanes, len(a), self.bytes, self.device, self.dtype,
+            self.resident,
+        )  # fmt: skip
         with torch.no_grad():
             w, memory, means = self._updated(batches, start, steps, memory)
             if kept:
