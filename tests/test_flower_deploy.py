@@ -2,6 +2,7 @@
 
 import getpass
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -150,6 +151,18 @@ def test_a_missing_certificate_or_key_is_one_line(deployment):
     one_line(script(place / "supernode.sh"), "ca.crt is missing")
     (place / "ca.crt").touch()
     one_line(script(place / "supernode.sh"), "private key axb is missing", "key.sh")
+
+
+def test_a_missing_program_is_one_line(deployment, tmp_path):
+    few = tmp_path / "few"
+    few.mkdir()
+    for name in ("bash", "dirname"):
+        (few / name).symlink_to(shutil.which(name))
+    place = deployment / "sites" / "axb"
+    for name in ("ca.crt", "axb"):
+        (place / name).touch()
+    told = "there is no program flower-supernode here"
+    one_line(script(place / "supernode.sh", PATH=str(few)), told, "pip install")
 
 
 def test_a_taken_port_is_one_line(file, tmp_path):

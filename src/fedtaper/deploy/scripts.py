@@ -12,6 +12,7 @@ set -euo pipefail
 umask 077
 cd "$(dirname "$0")"
 fail() { echo "$*" >&2; exit 1; }
+needs() { command -v "$1" > /dev/null || fail "there is no program $1 here: $2"; }
 """
 QUIET = """\
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
@@ -68,6 +69,7 @@ for file in ca.crt server.pem server.key; do
 done
 openssl x509 -checkend 0 -noout -in server.pem > /dev/null ||
   fail "server.pem has expired: run certificates.sh renew"
+needs flower-superlink 'pip install "fedtaper[flower]", or activate its environment'
 exec flower-superlink --host 127.0.0.1 --port @own_port@ \\
   --ssl-ca-certfile ca.crt --ssl-certfile server.pem --ssl-keyfile server.key \\
   --enable-supernode-auth --database federation.db
@@ -127,6 +129,7 @@ FIREWALL = """\
 # outlast a restart of the machine: add it to your own rules.
 operator=${SUDO_USER:?run it with sudo, from the account that runs superlink.sh}
 proxy=${1:-www-data}
+needs nft "install nftables, or use a machine without other accounts"
 id "$operator" > /dev/null && id "$proxy" > /dev/null || fail "no such account"
 nft -f - <<RULES
 table inet fedtaper_@own_port@
@@ -153,6 +156,7 @@ SUPERNODE = """\
 # To keep a step size of your own: add  c=0.1 delta=0.76  to the node config.
 [ -r ca.crt ] || fail "ca.crt is missing: ask the operator for it"
 [ -r '@site@' ] || fail "the private key @site@ is missing: run key.sh first"
+needs flower-supernode 'pip install "fedtaper[flower]", or activate its environment'
 # What the local rule remembers from round to round is in the folder memory, and stays here.
 case "$PWD" in *[\\"\\\\]*) fail "$PWD has a quote or a backslash: move the folder" ;; esac
 trusted=()
