@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import zeta
 
 import fedtaper as ft
+from fedtaper.theory import clock as clocks
 from fedtaper.theory.clock import OdeClock, power_sum, power_sum_slope
 
 PROBLEM = ft.LinearRegression(num_clients=3, samples=(100, 200, 300))
@@ -83,6 +85,95 @@ def test_slope_is_the_derivative(delta, y):
 @given(st.floats(0.0, 2.0), st.floats(0.05, 1e3))
 def test_difference_is_the_term(delta, y):
     assert power_sum(y + 1, delta) - power_sum(y, delta) == pytest.approx(y**-delta, rel=1e-9)
+
+
+@pytest.mark.parametrize("delta", [0.3, 0.76, 1.0, 1.5, 2.0])
+@pytest.mark.parametrize("y", [0.05, 0.3, 1.0, 7.5, 400.0])
+def test_sums_and_slopes_are_those_of_hurwitz_zeta(delta, y):
+    """S is a constant less zeta(delta, y), whose derivative is delta zeta(delta + 1, y)."""
+    assert power_sum_slope(y, delta) == pytest.approx(delta * zeta(delta + 1, y), rel=1e-14)
+    if delta > 1:
+        exact = zeta(delta, y) - zeta(delta, y + 3.25)
+        assert power_sum(y + 3.25, delta) - power_sum(y, delta) == pytest.approx(exact, rel=1e-12)
+
+
+def test_a_constant_step_has_a_constant_slope():
+    assert power_sum_slope(0.3, 0.0) == pytest.approx(1.0, rel=1e-15)
+    clock = clock_of(ft.Constant(0.05), local_steps=4, clock="round")
+    assert clock.slope(7.0) == pytest.approx(0.2, rel=1e-14)
+    assert clock.t(0.0) == 0.0 and clock.n(0.0) == 0.0
+
+
+def test_the_slope_of_several_places_in_a_round():
+    """Unequal steps: by hand, the sum over the places of one zeta each."""
+    clock = clock_of(ft.Power(0.1, 0.8, offset=2.0), local_steps=(2, 5, 3))
+    e = ft.Experiment(PROBLEM, ft.Power(0.1, 0.8, offset=2.0), rounds=10, local_steps=(2, 5, 3))
+    period, first = e.period, e.clock_values(0, 1)[0, : e.steps[e.reference], 0]
+    places = (first + 2.0) / period + 30.0 / period
+    exact = 0.1 * period**-0.8 / period * (0.8 * zeta(1.8, places)).sum()
+    assert clock.slope(30.0) == pytest.approx(exact, rel=1e-13)
+
+
+# ------------------------------------------------------------------ schedules of another shape
+
+
+def shaped(schedule=None, **settings):
+    schedule = schedule or ft.Cosine(0.2, over=41, end=0.05)
+    settings = {"rounds": 10, "local_steps": 4} | settings
+    return ft.Experiment(PROBLEM, schedule, **settings)
+
+
+def test_a_shaped_clock_before_where_and_after_it_settles():
+    e = shaped()
+    clock, summed = OdeClock.of(e), np.cumsum(e.step_sums(0, 40)[:, e.reference])
+    assert len(clock.head) == 12 and clock._settled == 44.0, "11 rounds of 4 reach 41"
+    np.testing.assert_allclose(clock.t(np.arange(1, 41) * 4.0), summed, rtol=1e-13)
+    assert clock.t(44.0) == pytest.approx(summed[10], rel=1e-14)
+    np.testing.assert_allclose(
+        clock.t(np.array([45.0, 1e6])), summed[10] + 0.05 * np.array([1, 999_956])
+    )
+    np.testing.assert_allclose(clock.slope(np.array([44.0, 50.0, 1e6])), 0.05, rtol=1e-13)
+    for n in (0.0, 3.3, 20.0, 43.9, 44.0, 44.1, 500.0):
+        assert clock.n(clock.t(n)) == pytest.approx(n, rel=1e-12, abs=1e-12)
+    for n in (6.0, 21.0, 42.0):
+        numeric = (clock.t(n + 1e-4) - clock.t(n - 1e-4)) / 2e-4
+        assert clock.slope(n) == pytest.approx(numeric, rel=1e-7)
+
+
+def test_a_schedule_that_never_settles_is_known_to_the_end_of_the_run():
+    never = ft.Shaped(
+        shape=lambda n: 0.1 / n**0.9 * (1 + 0.1 * np.cos(n)), limit=ft.Power(0.1, 0.9)
+    )
+    clock = OdeClock.of(shaped(never))
+    assert clock.farthest == 40.0
+    end = clock.t(40.0)
+    assert clock.n(end) == pytest.approx(40.0, rel=1e-12)
+    with pytest.raises(ft.FedtaperError, match="nothing is known beyond the run's end"):
+        clock.t(40.5)
+    with pytest.raises(ft.FedtaperError, match="nothing is known beyond the run's end"):
+        clock.n(end * 1.001)
+    assert OdeClock.of(shaped()).farthest == np.inf
+    assert OdeClock.of(shaped(ft.Constant(0.1))).head is None
+
+
+def test_a_head_is_not_summed_without_end(monkeypatch):
+    whole = OdeClock.of(shaped(ft.Cosine(0.2, over=4000, end=0.05))).head
+    assert len(whole) == 1001 and whole[0] == 0.0
+    monkeypatch.setattr(clocks, "LONGEST_HEAD", 999)
+    with pytest.raises(ft.FedtaperError, match="settles only after 1,000 rounds"):
+        OdeClock.of(shaped(ft.Cosine(0.2, over=4000, end=0.05)))
+    monkeypatch.setattr(clocks, "LONGEST_HEAD", 1000)
+    OdeClock.of(shaped(ft.Cosine(0.2, over=4000, end=0.05)))
+
+
+def test_the_inverse_of_finite_sums_up_to_their_end():
+    with pytest.warns(ft.AssumptionWarning):
+        clock = clock_of(ft.Power(1.0, 2.0))
+    end = np.pi**2 / 6
+    assert clock.n(1.0) == pytest.approx(1.0, rel=1e-12)
+    assert clock.n(end - 1e-6) == pytest.approx(1e6, rel=1e-3)
+    with pytest.raises(ft.FedtaperError, match=r"sum to 1\.64493"):
+        clock.n(end * (1 + 1e-14))
 
 
 def test_finite_sums_never_reach_a_late_time():
