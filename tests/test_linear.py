@@ -148,3 +148,16 @@ def test_bad_influences_are_refused(tiny):
     flat = ft.LinearRegression.from_arrays([np.ones((5, 2))], [np.ones(5)])
     with pytest.raises(ft.FedtaperError, match="independent"):
         flat.equilibrium([1.0])
+
+
+def test_short_sums_have_numpys_bits():
+    from fedtaper.core.sums import norms, summed
+
+    random = np.random.default_rng(0)
+    for updates in (1, 2, 5, 7, 8, 12):
+        for clients in (1, 3, 10):
+            a = random.normal(size=(60, updates, clients)) * 10.0 ** random.integers(-6, 6)
+            apart = np.moveaxis(np.ascontiguousarray(np.moveaxis(a, 2, 0)), 0, 2)
+            for given in (a, apart, a[:1], a[:0]):
+                assert np.array_equal(summed(given), given.sum(axis=1))
+                assert np.array_equal(norms(given), np.linalg.norm(given, axis=-1))

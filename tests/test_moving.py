@@ -201,15 +201,26 @@ def test_mean_staleness_weight_where_it_is_known():
 
 def test_laws_of_delays():
     delays = (ft.FixedDelay(3), ft.RandomDelay(4.0, most=30), ft.HeavyDelay(0.7, most=40))
-    made = drawn(delays, 1000, 41_000, seed=2)
+    made = drawn(delays, np.ones((41_000, 3), dtype=bool), seed=2)[1000:]
     for i, delay in enumerate(delays):
         law = delay.law()
         assert law.sum() == pytest.approx(1) and len(law) == delay.most + 1
         share = np.bincount(made[:, i], minlength=len(law)) / len(made)
         assert np.all(np.abs(share - law) < 5 * np.sqrt(law * (1 - law) / len(made)) + 1e-6)
+    u = np.append(np.random.default_rng(1).random(20_000), [0.0, 1 - 2.0**-53])
+    for delay in (*delays[1:], ft.RandomDelay(0.0, most=3), ft.HeavyDelay(0.1, most=5000)):
+        edges = np.cumsum(delay.law())[:-1]  # the inverse of the distribution, found anew
+        near = np.min(np.abs(u[:, None] - edges[None, :100]), axis=1) < 1e-9
+        wanted = np.searchsorted(edges, u, side="right")
+        assert np.array_equal(delay.rounds(u)[~near & (u < 0.999)], wanted[~near & (u < 0.999)])
     long = ft.RandomDelay(4.0, most=1000).law()
     assert long @ np.arange(1001) == pytest.approx(4.0)
-    assert drawn((ft.FixedDelay(9),), 0, 12, 0)[:, 0].tolist() == [*range(9), 9, 9, 9]
+    assert drawn((ft.FixedDelay(9),), np.ones((12, 1), bool), 0)[:, 0].tolist() == [
+        *range(9),
+        9,
+        9,
+        9,
+    ]
 
 
 def apart(w, prediction):

@@ -113,7 +113,8 @@ def _advance(experiment: Experiment, state: State, rounds: int) -> Block:
     a = behaviours.actual_step_sizes(experiment, state.round, state.round + rounds)
     workers = min(count, os.cpu_count() or 1)
     parts = np.array_split(np.arange(count), max(workers, count // SEEDS_PER_THREAD))
-    _advance_seeds(experiment, state, block, a[:0], parts[0][:1])  # compile once
+    if len(parts) > 1:
+        _advance_seeds(experiment, state, block, a[:0], parts[0][:1])  # compile once
     with ThreadPoolExecutor(workers) as pool:
         for done in [
             pool.submit(_advance_seeds, experiment, state, block, a, part) for part in parts

@@ -82,7 +82,8 @@ class EventSession:
         block.notes |= self.timeline.notes(first, first + rounds)
         workers = min(count, os.cpu_count() or 1)
         parts = np.array_split(np.arange(count), max(workers, count // SEEDS_PER_THREAD))
-        self._part(block, 0, parts[0][:1])  # compile once
+        if len(parts) > 1:
+            self._part(block, 0, parts[0][:1])  # compile once
         with ThreadPoolExecutor(workers) as pool:
             for done in [pool.submit(self._part, block, rounds, part) for part in parts]:
                 done.result()
@@ -101,17 +102,11 @@ class EventSession:
             constants = (e.server.eta, e.server.b1, e.server.b2, e.server.tau)
         moments = [array[some] for array in state.memory] or [state.w[:0], state.w[:0]]
         dim = e.problem.dim
-        with np.errstate(over="ignore"):
-            keys = draws.stream_key(
-                state.seeds[some, None, None].astype(np.uint64),
-                np.maximum(slots.client, 0).astype(np.uint64),
-                slots.draw.astype(np.uint64),
-            )
         assert block.w is not None and state.history is not None
         none = np.empty((0, 0, 0, 1))
         _rounds(
             *_data(e, first, rounds), (0.0,) * (dim if dim <= WIDE else 1),
-            state.seeds[some].astype(np.uint64), keys, slots.client, slots.base, slots.draw,
+            state.seeds[some].astype(np.uint64), slots.client, slots.base, slots.draw,
             slots.row - low, slots.factor, a, e.steps, weights, e.batch_size,
             e.local.added_curvature, rule, constants,
             state.w[some], state.history[some], moments[0], moments[1], first,
@@ -160,14 +155,18 @@ def _data(e: Experiment, first: int, rounds: int) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+@njit(inline="always")
+def _key(seed, client, round_):
+    """``draws.stream_key``."""
+    own = _mix(_mix(seed + _GOLDEN) + np.uint64(client) * _MIX_2)
+    return _mix(own + np.uint64(round_) * _GOLDEN)
+
+
 @njit(fastmath=FMA)
 def _fill_block(out, seed, client, block, rho, length, columns):
     """``streams.gauss_markov`` in place."""
     for side in range(2):
-        key = _mix(
-            _mix(_mix(seed + _GOLDEN) + np.uint64(client) * _MIX_2)
-            + np.uint64(block + side) * _GOLDEN
-        )
+        key = _key(seed, client, block + side)
         for q in range(length if side == 0 else 1):
             for c in range(columns):
                 j = np.uint64(q * columns + c)
@@ -208,7 +207,7 @@ def _stream_gradient(
 @njit(nogil=True, cache=True, fastmath=FMA)
 def _rounds(  # noqa: PLR0912 (one loop nest: cutting it up would cost speed)
     rows, starts, sizes, rhos, spreads, noises, lengths, targets, zeros,
-    seeds, keys, client, base, draw, row, factor, a, steps, weights, batch_size,
+    seeds, client, base, draw, row, factor, a, steps, weights, batch_size,
     mu, rule, constants,
     w, history, first_moment, second_moment, first_round, dead_round, dead_client,
     trajectory, update_norms, updates,
@@ -235,6 +234,7 @@ def _rounds(  # noqa: PLR0912 (one loop nest: cutting it up would cost speed)
                 for j in range(dim):
                     anchor[j] = history[z, place, j]
                     mine[j] = anchor[j]
+                key = _key(seeds[z], i, draw[z, k, slot])
                 for step in range(steps[i]):
                     if streams:
                         begin = (draw[z, k, slot] * steps[i] + step) * batch_size
@@ -243,7 +243,7 @@ def _rounds(  # noqa: PLR0912 (one loop nest: cutting it up would cost speed)
                             spreads[i], noises[i], targets[k, i], mine, gradient,
                         )  # fmt: skip
                     else:
-                        _fill_batch(picks, keys[z, k, slot], step, half, np.uint64(sizes[i]))
+                        _fill_batch(picks, key, step, half, np.uint64(sizes[i]))
                         start = np.uint64(starts[i])
                         if dim == len(zeros):
                             _gradient(rows, start, picks, half, batch_size, mine, zeros, gradient)

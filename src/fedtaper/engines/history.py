@@ -36,7 +36,10 @@ class Timeline:
     def table(self, seeds: slice, first: int, last: int) -> Arrivals:
         """The arrivals of some seeds and rounds, with a leading axis of seeds."""
         parts = [one[first:last] for one in self.arrivals[seeds]]
-        columns = {name: np.stack([vars(one)[name] for one in parts]) for name in Arrivals.NAMES}
+        if len(parts) == 1:  # a view does
+            columns = {name: vars(parts[0])[name][None] for name in Arrivals.NAMES}
+        else:
+            columns = {n: np.stack([vars(one)[n] for one in parts]) for n in Arrivals.NAMES}
         return Arrivals(**columns, reach=self.depth - 1)
 
     def step_sizes(self, rows: NDArray[np.int64]) -> tuple[int, Array]:

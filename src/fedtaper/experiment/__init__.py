@@ -14,6 +14,7 @@ from fedtaper.core.influence import ClientGroup, Influence, reference_client
 from fedtaper.core.participation import Chances, Participation
 from fedtaper.core.protocols import LocalRule, Problem, ServerRule, Unit
 from fedtaper.core.schedules import step_sizes
+from fedtaper.core.sums import summed
 from fedtaper.core.tables import html
 from fedtaper.experiment import checks, influences
 from fedtaper.rules import arrivals
@@ -191,7 +192,9 @@ class Experiment:
 
     def step_sums(self, first: int, last: int) -> Array:
         """Sum of each client's step sizes in each of those rounds, (rounds, L)."""
-        return self.step_sizes(first, last).sum(axis=1)
+        many = influences.CHUNK
+        parts = [(k, min(k + many, last)) for k in range(first, last, many)] or [(first, first)]
+        return np.concatenate([summed(self.step_sizes(*part)) for part in parts])
 
     def server_weights(self, step_sums: Array) -> Array:
         """The server's weight of each client in rounds with these step sums, (rounds, L)."""
@@ -290,7 +293,7 @@ class Experiment:
         Server weight times participation times sum of step sizes, over the same of the
         reference client: what weighs the clients' mean fields in the ODE at finite n.
         """
-        return influences.effective_influence(self, first, last)
+        return influences.effective_influence(self, np.arange(first, last))
 
     @property
     def limit_influence(self) -> Array:

@@ -15,11 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 from fedtaper.core.influence import ClientGroup, Influence, influence
 from fedtaper.core.participation import mean_shares
 from fedtaper.core.rules import Memoryless
+from fedtaper.core.sums import summed
 
 if TYPE_CHECKING:
     from fedtaper.experiment import Experiment
 
 Array = NDArray[np.float64]
+CHUNK = 1000  # rounds whose step sizes are looked at together: what the processor's cache holds
 
 
 def field_weights(e: Experiment, n: ArrayLike) -> Array:
@@ -29,14 +31,15 @@ def field_weights(e: Experiment, n: ArrayLike) -> Array:
     however far.
     """
     a = e.steps_around(n)
-    pace = e.steps_around(n, own=False).sum(axis=1)[:, e.reference, None]
+    pace = summed(e.steps_around(n, own=False))[:, e.reference, None]
     return (_raw(e, a) / pace).reshape(*np.shape(n), e.num_clients)
 
 
 def _raw(e: Experiment, a: Array) -> Array:
     """What each client's mean field weighs in rounds with these step sizes, (rounds, L)."""
-    weights = e.server_weights(a.sum(axis=1))
-    counted = e.local.counts(a).sum(axis=1)
+    sums, counts = summed(a), e.local.counts(a)
+    weights = e.server_weights(sums)
+    counted = sums if counts is a else summed(counts)
     return e.local.influence(weights, _taking(e, weights), counted) * e.server.gain
 
 
@@ -55,11 +58,12 @@ def local_drift(e: Experiment, n: ArrayLike) -> Array:
     return ((sums - (a * a).sum(axis=1) / sums) / 2).reshape(*np.shape(n), e.num_clients)
 
 
-def effective_influence(e: Experiment, first: int, last: int) -> Array:
-    """Effective influence in rounds first to last - 1 (counted from 0), (rounds, L)."""
-    middle = (np.arange(first, last) + 0.5) * e.period
-    raw = _raw(e, e.steps_around(middle))
-    return raw / raw[:, e.reference, None]
+def effective_influence(e: Experiment, rounds: NDArray[np.int64]) -> Array:
+    """Effective influence in some rounds (counted from 0), (rounds, L)."""
+    middle = (rounds + 0.5) * e.period
+    parts = [middle[k : k + CHUNK] for k in range(0, len(middle), CHUNK)] or [middle]
+    raw = np.concatenate([_raw(e, e.steps_around(part)) for part in parts])
+    return np.asarray(raw / raw[:, e.reference, None])
 
 
 def limit_field_weights(e: Experiment) -> Array:

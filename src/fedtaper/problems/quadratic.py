@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core.checks import as_numbers
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.sums import norms
 
 Array = NDArray[np.float64]
 Moments = tuple[Array, Array, Array]
@@ -90,12 +91,14 @@ class Quadratic:
         a, b, c = self.moments
         if (p_n == p_n[0]).all():  # equal schedules: one equilibrium serves every round
             p_n = p_n[:1]
-        pull = weighted(p_n, b) - (weighted(p_n, a) @ w[..., None])[..., 0]
+        p_n = checked_influences(p_n, len(b))
+        left, right = weighted(p_n, a), weighted(p_n, b)
+        pull = right - (left @ w[..., None])[..., 0]
         mean_pull = 2 * b.mean(axis=0) - weighted(w, a.mean(axis=0))
         return {
-            "error": np.linalg.norm(w - self.equilibrium(p_n), axis=-1),
-            "error_limit": np.linalg.norm(w - self.equilibrium(p), axis=-1),
-            "gradient_norm": np.linalg.norm(pull, axis=-1),
+            "error": norms(w - solved(left, right)),
+            "error_limit": norms(w - self.equilibrium(p)),
+            "gradient_norm": norms(pull),
             "train_loss": 0.5 * (c.mean() - np.einsum("srd,srd->sr", w, mean_pull)),
         }
 

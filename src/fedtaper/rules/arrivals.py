@@ -64,14 +64,13 @@ def late(
     """Every client once per round if it is present, with its delay. Rounds count from 0."""
     rounds, clients = present.shape
     k = np.arange(rounds)[:, None]
-    client = np.where(present, np.arange(clients), -1)
-    behind = drawn(delays, 0, rounds, seed) if delays else np.zeros((rounds, clients), np.int64)
+    client = np.arange(1, clients + 1) * present - 1
+    behind = drawn(delays, present, seed) if delays else np.zeros((rounds, clients), np.int64)
     base = k - behind
     row = np.cumsum(present, axis=0) - present if own_clock else base
     reach = max(delay.most for delay in delays) if delays else 0
     factor = np.asarray(discount(np.arange(reach + 1)), dtype=np.float64)[behind]
     draw = np.broadcast_to(k, client.shape).copy()
-    behind = np.where(present, behind, 0)
     return Arrivals(client, base, behind, draw, row, factor, np.full(rounds, np.nan), reach)
 
 

@@ -19,6 +19,7 @@ from fedtaper.core.checks import check_memory, check_whole, per_client
 from fedtaper.core.errors import FedtaperError
 
 Array = NDArray[np.float64]
+CELLS = 1024  # of [0, 1), a power of two: where a search for a delay begins
 _APART = np.uint64(1 << 40)  # keeps these draws away from those of the mini-batches
 
 
@@ -124,7 +125,11 @@ def _inverted(below: object, most: int, u: Array) -> NDArray[np.int64]:
     """The delay t with below(t) <= u < below(t + 1), at most ``most``."""
     assert callable(below)
     edges = below(np.arange(1, most + 1, dtype=np.float64))
-    return np.searchsorted(edges, u, side="right").astype(np.int64)
+    first = np.searchsorted(edges, np.arange(CELLS) / CELLS, side="right").astype(np.int64)
+    out = first[(u * CELLS).astype(np.int64)]  # right unless an edge lies between
+    left = np.append(edges, np.inf)[out] <= u
+    out[left] = np.searchsorted(edges, u[left], side="right")
+    return np.asarray(out)
 
 
 def _law(below: object, most: int) -> Array:
@@ -139,8 +144,9 @@ def as_delays(
     """One delay per client, from one for all or one for each."""
     if value is None:
         return None
-    several = isinstance(value, (list, tuple, np.ndarray))
-    given = list(value) if several else [value] * num_clients  # type: ignore[arg-type]  # a sequence
+    if not isinstance(value, (list, tuple, np.ndarray)):
+        return (_as_delay(0, value),) * num_clients
+    given = list(value)
     if len(given) != num_clients:
         raise FedtaperError(
             f"{len(given)} delays for {num_clients} clients; give one per client, or one for all"
@@ -159,13 +165,15 @@ def _as_delay(client: int, value: object) -> Delay:
     )
 
 
-def drawn(delays: Sequence[Delay], first: int, last: int, seed: int) -> NDArray[np.int64]:
-    """How late each client's update in rounds first to last - 1 is, (rounds, L)."""
-    rounds = np.arange(first, last, dtype=np.uint64)
-    out = np.empty((len(rounds), len(delays)), dtype=np.int64)
-    for i, delay in enumerate(delays):
-        with np.errstate(over="ignore"):
-            key = draws.stream_key(np.uint64(seed), np.uint64(i) + _APART, rounds)
-        u = (draws.mix(key) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        out[:, i] = delay.rounds(u)
-    return np.minimum(out, np.arange(first, last)[:, None])  # the first model is the oldest
+def drawn(delays: Sequence[Delay], present: NDArray[np.bool_], seed: int) -> NDArray[np.int64]:
+    """How late each update of the first rounds is, (rounds, L); 0 for clients that are absent."""
+    rounds = np.arange(len(present))
+    with np.errstate(over="ignore"):
+        clients = np.arange(len(delays), dtype=np.uint64) + _APART
+        key = draws.stream_key(np.uint64(seed), clients, rounds.astype(np.uint64)[:, None])
+    u = (draws.mix(key) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    if all(delay is delays[0] for delay in delays):
+        out = delays[0].rounds(u)
+    else:
+        out = np.stack([delay.rounds(u[:, i]) for i, delay in enumerate(delays)], axis=1)
+    return np.minimum(out, rounds[:, None]) * present  # the first model is the oldest

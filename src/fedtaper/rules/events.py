@@ -96,7 +96,7 @@ def _simulate(kinds, scales, shapes, on, off, buffer, rounds, seed):
         heapq.heappush(queue, (when, i))
     k, filled, reach = 0, 0, 0
     while k < rounds:
-        now, i = heapq.heappop(queue)
+        now, i = queue[0]
         if arrives[i]:
             client[k, filled], base[k, filled], again[k, filled] = i, held[i], repeat[i]
             filled += 1
@@ -109,7 +109,7 @@ def _simulate(kinds, scales, shapes, on, off, buffer, rounds, seed):
             reach = max(reach, k - held.min())
         job[i] += 1
         when, arrives[i] = _start(now, i, job[i], kinds, scales, shapes, on, off, seed)
-        heapq.heappush(queue, (when, i))
+        heapq.heapreplace(queue, (when, i))
     return client, base, again, times, reach
 
 

@@ -12,8 +12,10 @@ from fedtaper.core.checks import check_memory, check_whole
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import Block, State, is_network, is_quadratic
 from fedtaper.core.sketch import SKETCH
+from fedtaper.core.sums import norms
 from fedtaper.engines import KEEP_DIM
 from fedtaper.experiment import Experiment
+from fedtaper.experiment.influences import effective_influence
 from fedtaper.results import Divergence, Run
 from fedtaper.simulation.challenger import Challenger
 from fedtaper.simulation.controller import Controller
@@ -112,11 +114,11 @@ class Recorder:
         self, first: int, before: Array | None, block: Block, pick: Any
     ) -> dict[str, Array]:
         assert block.w is not None and before is not None
-        p_n = self.e.effective_influence(first, first + block.w.shape[1])[pick]
+        p_n = effective_influence(self.e, first + pick)
         last = np.where(pick[:, None] > 0, block.w[:, pick - 1], before[:, None, :])
         w = block.w[:, pick]
         with np.errstate(over="ignore", invalid="ignore"):
-            found = {"change": np.linalg.norm(w - last, axis=-1)}
+            found = {"change": norms(w - last)}
             return found | dict(self.e.problem.metrics(w, p_n, self.p))
 
     def checkpoint(self, state: State, seconds: float) -> dict[str, Any]:
