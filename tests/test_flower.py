@@ -22,7 +22,7 @@ from fedtaper.deploy.sites import realised_influence
 from fedtaper.engines.flower.client import site_name
 from fedtaper.engines.flower.federation import numbered
 from fedtaper.engines.flower.privacy import on_models
-from fedtaper.storage import store
+from fedtaper.storage import durable, store
 
 SCHEDULES = (ft.Power(0.1, 0.76), ft.Power(0.1, 1.0), ft.Power(0.05, 0.9))
 
@@ -243,6 +243,40 @@ def test_killed_at_any_round_and_resumed_gives_the_undisturbed_models(tiny, tmp_
         assert all(n == r * e.period for r, n in orders.items()), "the clock is the server's"
         assert np.array_equal(resumed.w, over_loop(e).w)
         assert np.array_equal(resumed.update_norms, over_loop(e).update_norms)
+
+
+def test_a_stopped_server_does_not_go_on_with_another_experiment(tiny, tmp_path):
+    class Killed(BaseException):
+        pass
+
+    def stop(site, round_, reply):
+        if round_ == 3:
+            raise Killed
+        return reply
+
+    out = tmp_path / "run"
+    with pytest.raises(Killed):
+        over_loop(experiment(tiny), stop, out)
+    other = experiment(tiny, server=ft.Average("samples"))
+    with pytest.raises(ft.FedtaperError, match=r"(?s)another experiment.*server"):
+        over_loop(other, out=out)
+    own = {"south": {"c": 0.07, "delta": 0.8, "offset": 2.0}}
+    with pytest.raises(ft.FedtaperError, match="schedule"):
+        over_loop(experiment(tiny), out=out, node_config=own, own_schedules=True)
+    assert np.array_equal(over_loop(experiment(tiny), out=out).w, over_loop(experiment(tiny)).w)
+
+
+def test_what_became_of_the_sites_is_stored_before_the_run(tiny, tmp_path, monkeypatch):
+    """A folder that counts as finished has it."""
+    written, real = [], durable.write
+
+    def noted(path, *words):
+        written.append(path.name)
+        real(path, *words)
+
+    monkeypatch.setattr(durable, "write", noted)
+    over_loop(experiment(tiny), out=tmp_path / "run")
+    assert written.index("sites.json") < written.index("run.npz")
 
 
 def test_a_site_may_keep_its_own_schedule_and_declare_it(tiny):

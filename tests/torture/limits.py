@@ -15,18 +15,23 @@ class TooLong(BaseException):
 
 @contextmanager
 def watch(seconds=SECONDS):
-    """Raise :class:`TooLong` in what takes longer."""
+    """Raise :class:`TooLong` in what takes more CPU time, or hangs ten times as long."""
 
     def late(number, frame):
         raise TooLong(f"more than {seconds} s")
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(seconds)
+    timers = {signal.SIGPROF: (signal.ITIMER_PROF, seconds),
+              signal.SIGALRM: (signal.ITIMER_REAL, 10 * seconds)}  # fmt: skip
+    before = {number: signal.signal(number, late) for number in timers}
+    for which, limit in timers.values():
+        signal.setitimer(which, limit)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        for which, _ in timers.values():
+            signal.setitimer(which, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def cap(more=MOST):

@@ -1,0 +1,132 @@
+"""Influence by value: its factors, its limit, its groups and its table, worked out by hand."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import fedtaper as ft
+from fedtaper.core.influence import ClientGroup, reference_client
+
+SLOW, FAST = ft.Power(0.1, 0.8), ft.Power(0.4, 1.0)
+PROBLEM = ft.LinearRegression(num_clients=3, dim=2, samples=(100, 200, 300), feature_spread=1.0)
+
+
+def experiment(schedules=SLOW, **how):
+    settings = {"rounds": 10, "local_steps": 4, "batch_size": 20} | how
+    return ft.Experiment(PROBLEM, schedules, **settings)
+
+
+# ------------------------------------------------------------------ one clock value
+
+
+def test_the_reference_by_taper_scale_place_and_presence():
+    assert reference_client([FAST, SLOW]) == 1
+    assert reference_client([ft.Power(0.1, 0.8), ft.Power(0.2, 0.8), ft.Power(0.2, 0.8)]) == 1
+    assert reference_client([SLOW, FAST], rates=[0.0, 0.3]) == 1, "who never comes is passed over"
+    assert reference_client([SLOW, FAST], rates=[0.0, 0.0]) == 0, "unless nobody comes"
+
+
+def test_limits_and_values():
+    three = [SLOW, ft.Power(0.05, 0.8, offset=7), FAST]
+    np.testing.assert_allclose(ft.influence(three), [1, 0.5, 0])
+    a = np.array([0.1 / 32**0.8, 0.05 / 39**0.8, 0.4 / 32])
+    np.testing.assert_allclose(ft.influence(three, n=32), a / a[0], rtol=1e-14)
+    assert ft.influence(three, n=[[32, 64]]).shape == (1, 2, 3)
+
+
+def test_factors_shares_and_the_table():
+    found = ft.effective_influence([SLOW, FAST], 32, local_steps=[2, 6], participation=[1.0, 0.5])
+    raw = np.array([0.5 * 2 * 0.1 / 32**0.8, 0.5 * 0.5 * 6 * 0.4 / 32])
+    np.testing.assert_allclose(found.raw, raw, rtol=1e-14)
+    np.testing.assert_allclose(found.share, raw / raw.sum(), rtol=1e-14)
+    np.testing.assert_allclose(found.step_sum, [0.2 / 32**0.8, 2.4 / 32], rtol=1e-14)
+    head, first, second = found.rows()
+    assert head == ["client", "effective", "share", "step size", "steps", "step sum", "weight",
+                    "rate", "gain"]  # fmt: skip
+    assert first == ["0", "1", f"{raw[0] / raw.sum():.4g}", f"{0.1 / 32**0.8:.4g}", "2",
+                     f"{0.2 / 32**0.8:.4g}", "0.5", "1", "1"]  # fmt: skip
+    assert second[0] == "1" and second[1] == f"{raw[1] / raw[0]:.4g}" and second[7] == "0.5"
+    assert repr(found) == f"Influence(0 1, 1 {raw[1] / raw[0]:.3g})"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.reference = 1
+    for wrong in ({"local_steps": 0}, {"participation": 1.1}, {"participation": -0.1},
+                  {"server_weight": [-1.0, 1.0]}):  # fmt: skip
+        with pytest.raises(ft.FedtaperError):
+            ft.effective_influence([SLOW, FAST], 32, **wrong)
+    assert ft.effective_influence([SLOW, FAST], 32, server_weight=[0, 1]).raw[0] == 0
+    assert ft.effective_influence([SLOW, FAST], 32, participation=[0, 1]).raw[0] == 0
+    with pytest.raises(ft.FedtaperError):
+        ft.effective_influence([SLOW, FAST], 0)
+
+
+@pytest.mark.parametrize(
+    "clients, names, words",
+    [
+        ((4,), (), "client 4"),
+        ((2, 3, 4), (), "clients 2 to 4"),
+        ((2, 4), (), "clients 2, 4"),
+        ((2, 3), ("north", "south"), "north, south"),
+    ],
+)
+def test_groups_in_words(clients, names, words):
+    assert ClientGroup(clients, SLOW, 1.0, 1.0, 1.0, 1.0, 1.0, names).who == words
+
+
+# ------------------------------------------------------------------ in an experiment
+
+
+def test_weights_of_mean_fields_around_a_clock_value():
+    """A round of 4 updates centred at n = 30 stands at n = 29 to 32."""
+    e = experiment([SLOW, FAST, FAST], local_steps=(4, 2, 3), server=ft.Average("samples"),
+                   participation=(1.0, 0.5, 1.0))  # fmt: skip
+    first, rest = np.arange(29, 33) ** -0.8 * 0.1, 0.4 / np.arange(29, 33)
+    sums = np.array([first.sum(), rest[:2].sum(), rest[:3].sum()])
+    raw = np.array([1 / 6, 1 / 3 * 0.5, 1 / 2]) * sums
+    np.testing.assert_allclose(e.field_weights(30.0), raw / sums[0], rtol=1e-12)
+    assert e.field_weights(np.array([[30.0, 50.0]])).shape == (1, 2, 3)
+    squares = np.array([(first**2).sum(), (rest[:2] ** 2).sum(), (rest[:3] ** 2).sum()])
+    drift = (sums - squares / sums) / 2
+    np.testing.assert_allclose(e.local_drift(30.0), drift, rtol=1e-12)
+    np.testing.assert_allclose(e.influence(8).raw, raw, rtol=1e-12)  # its updates are 29 to 32
+    np.testing.assert_allclose(e.effective_influence(7, 8), [raw / raw[0]], rtol=1e-12)
+
+
+def test_one_update_a_round_does_not_drift():
+    np.testing.assert_allclose(experiment(local_steps=1).local_drift(30.0), 0.0, atol=1e-18)
+
+
+def test_the_limit_of_the_weights():
+    e = experiment([SLOW, ft.Power(0.05, 0.8), FAST], local_steps=(4, 2, 3),
+                   server=ft.Average("samples"), participation=(1.0, 0.5, 1.0))  # fmt: skip
+    wanted = np.array([1 / 6, 1 / 3 * 0.5 * 0.5 * 2 / 4, 0.0])
+    np.testing.assert_allclose(e.limit_field_weights, wanted, rtol=1e-12)
+    own = experiment([SLOW, ft.Power(0.05, 0.8), FAST], local_steps=4, own_clock=True,
+                     participation=(1.0, 0.5, 1.0))  # fmt: skip
+    slower = 0.5**-0.8  # the second client is at clock n / 2
+    np.testing.assert_allclose(own.limit_field_weights, [1 / 3, 0.25 / 3 * slower, 0], rtol=1e-12)
+
+
+def test_momentum_with_reset_counts_what_is_left_of_a_round():
+    """beta = 0.5: with 4 equal steps the gradients count 15/8, 7/4, 3/2 and 1 of a step."""
+    e = experiment(ft.Constant(0.1), local=ft.Momentum(0.5, reset=True), local_steps=(4, 1, 2))
+    gain = np.array([(15 / 8 + 7 / 4 + 3 / 2 + 1) / 4, 1.0, (3 / 2 + 1) / 2])
+    found = e.influence(3)
+    np.testing.assert_allclose(found.gain, gain, rtol=1e-12)
+    np.testing.assert_allclose(found.raw, np.array([0.4, 0.1, 0.2]) / 3 * gain, rtol=1e-12)
+    np.testing.assert_allclose(found.participation, 1.0, rtol=1e-12)
+    limit = np.array([1.0, 0.25, 0.5]) / 3 * gain
+    np.testing.assert_allclose(e.limit_field_weights, limit, rtol=1e-12)
+    kept = experiment(ft.Constant(0.1), local=ft.Momentum(0.5), local_steps=(4, 1, 2))
+    np.testing.assert_allclose(kept.influence(3).gain, 2.0, rtol=1e-12)
+    np.testing.assert_allclose(kept.limit_field_weights, np.array([2, 0.5, 1]) / 3, rtol=1e-12)
+
+
+def test_groups_of_clients_that_count_alike():
+    e = experiment([SLOW, FAST, FAST], names=("north", "south", "west"))
+    first, second = e.groups()
+    assert first.clients == (0,) and first.who == "north" and first.effective == 1.0
+    assert second.clients == (1, 2) and second.names == ("south", "west")
+    assert (second.limit, second.server_weight, second.participation) == (0.0, 1 / 3, 1.0)
+    assert second.step_sum == pytest.approx((0.4 / np.arange(37, 41)).sum(), rel=1e-12)
+    assert second.schedule == FAST
