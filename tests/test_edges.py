@@ -152,6 +152,37 @@ def test_what_no_memory_holds_is_refused_at_once(tmp_path):
         ).sizes
 
 
+WRONG_CALLS = {  # raw errors among 10,000 wrong calls, before they were mended
+    "ragged rates": (lambda: ft.OnOff(rate=[[1, 2], [3]]), "rate must be a number"),
+    "an array for a flag": (
+        lambda: ft.Auditor([ft.Power(0.1, 0.8)] * 2, quadratic=np.full(3, np.nan)),
+        "quadratic must be True or False",
+    ),
+    "no name of a file": (lambda: ft.plan([1, 1], 5, 2).save(""), "not the name of a file"),
+    "a list for a folder": (
+        lambda: ft.ImageClassification("bloodmnist", data_dir=[[1], [2]]).sizes,
+        "data_dir must be a folder",
+    ),
+    "an array for trust": (
+        lambda: ft.read_toml("no.toml", trusted=np.zeros((2, 3))),
+        "trusted must be True or False",
+    ),
+    "a time that no float holds": (
+        lambda: ft.limit_ode(
+            ft.Experiment(ft.LinearRegression(num_clients=2), ft.Power(0.01, 0.8), 5, 2)
+        ).solve(end=10**400),
+        "end must be a number",
+    ),
+}
+
+
+@pytest.mark.parametrize("call, says", WRONG_CALLS.values(), ids=list(WRONG_CALLS))
+def test_wrong_calls_that_were_raw_errors(call, says):
+    with pytest.raises(ft.FedtaperError, match=says) as found:
+        call()
+    assert "\n" not in str(found.value)
+
+
 @pytest.mark.parametrize("wrong", [{"model": 2**63 - 1}, {"model": {"kind": "x"}}, {"augment": []}])
 def test_a_model_that_is_no_name_is_refused(wrong):
     """Two of 10,000 fuzzed files ended in a raw error of it."""

@@ -17,7 +17,7 @@ from fedtaper.auditing.records import MISFIT, NO_WITNESS, SIZES_ONLY, Audit, Cli
 from fedtaper.auditing.replay import HeldOut
 from fedtaper.auditing.taper import Declared
 from fedtaper.auditing.traces import declared_round, from_run, trace_of
-from fedtaper.core.checks import as_numbers, check_number, optional_numbers
+from fedtaper.core.checks import as_numbers, check_flag, check_number, optional_numbers
 from fedtaper.core.errors import FedtaperError, warn
 from fedtaper.core.influence import checked_schedules, influence
 from fedtaper.core.schedules import Schedule
@@ -125,6 +125,7 @@ class Auditor:
         *,
         quadratic: bool = False,
     ) -> None:
+        check_flag("quadratic", quadratic)
         self.schedules, self.quadratic = checked_schedules(schedules), quadratic
         none = np.eye(len(self.schedules))  # nobody's data are known to be like another's
         self.alike = none if alike is None else as_numbers("alike", alike)

@@ -53,12 +53,16 @@ def check_number(
     hint: str = "",
     finite: bool = True,
 ) -> None:
-    """Refuse what is not a finite number of at least ``low``, above ``above``, below ``below``."""
+    """Refuse what is not a finite number of at least ``low``, above ``above``, below ``below``.
+
+    Without ``finite`` any number will do that a float can hold, infinity and NaN included.
+    """
     number = isinstance(value, (int, float, np.integer, np.floating))
     if number and not isinstance(value, bool):
         fits: Any = value
         inside = abs(fits) <= MOST and fits >= low and fits > above and fits < below
-        if inside or not finite:
+        too_large = isinstance(value, int) and abs(value) > MOST
+        if inside or not (finite or too_large):
             return
     limits = [f"at least {low:g}"] if np.isfinite(low) else []
     limits += [f"above {above:g}"] if np.isfinite(above) else []

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtaper.core.checks import check_type
+from fedtaper.core.checks import check_flag, check_type
 from fedtaper.core.errors import FedtaperError, nearest
 from fedtaper.core.protocols import Problem
 from fedtaper.core.schedules import Schedule
@@ -42,6 +42,7 @@ def read_toml(path: str | Path, problem: Any = None, trusted: bool = True) -> Ex
     where Python looks; not beside it where it is not ``trusted``, as in a run folder.
     """
     path = as_path(path)
+    check_flag("trusted", trusted)
     text = _text(path)
     beside = path.parent if trusted else None
     try:

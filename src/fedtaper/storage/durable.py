@@ -51,6 +51,8 @@ if fcntl is not None:
 
 def write(path: Path, content: bytes | Callable[[IO[bytes]], Any]) -> None:
     """Write a file whole or not at all, and to the disk; ``content`` may write it itself."""
+    if not path.name:
+        raise FedtaperError(f"{str(path)!r} is not the name of a file")
     beside = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}{PART}")
     try:
         with beside.open("xb") as file:

@@ -69,6 +69,8 @@ SOURCES = {source.name: source for source in _KNOWN}
 
 def folder_of(data_dir: str | Path | None) -> Path | None:
     """The folder that the user named, in the call or in FEDTAPER_DATA; None for the download."""
+    if data_dir is not None and not isinstance(data_dir, (str, os.PathLike)):
+        raise FedtaperError(f"data_dir must be a folder, not {data_dir!r:.80}")
     named = data_dir or os.environ.get(FOLDER_VARIABLE)
     if not named:
         return None
