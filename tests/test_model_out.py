@@ -54,7 +54,7 @@ def test_regression_and_many_seeds(tmp_path):
     assert np.array_equal(many.state_dict(seed=7)["w"], many.w[1, -1])
     with pytest.raises(ft.FedtaperError, match="of which seed"):
         many.state_dict()
-    with pytest.raises(ft.FedtaperError, match="no torch module"):
+    with pytest.raises(ft.FedtaperError, match="a torch module"):
         run.module()
     pytest.importorskip("pandas")
     frame = many.to_frame()

@@ -80,7 +80,7 @@ def test_bad_patterns():
         Listed([[3]]).rates(3)
     with pytest.raises(FedtaperError, match="empty"):
         Listed([])
-    with pytest.raises(FedtaperError, match="lists of clients"):
+    with pytest.raises(FedtaperError, match="list of clients"):
         Listed([1, 2])
     with pytest.raises(FedtaperError, match="mean_on of at least 10"):
         OnOff(0.9, mean_on=2.0).rates(3)

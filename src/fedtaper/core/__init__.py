@@ -1,1 +1,1 @@
-"""What everything else stands on: schedules, influence, draws, errors, checks."""
+"""The foundation of the package: schedules, influence, draws, errors, checks."""

@@ -1,4 +1,4 @@
-"""Checks of what a user hands in, one place for each."""
+"""Checks of the user's arguments, each kind of check in one place."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def check_number(
 ) -> None:
     """Refuse what is not a finite number of at least ``low``, above ``above``, below ``below``.
 
-    Without ``finite`` any number will do that a float can hold, infinity and NaN included.
+    Without ``finite``, any number that a float can hold passes, infinity and NaN included.
     """
     number = isinstance(value, (int, float, np.integer, np.floating))
     if number and not isinstance(value, bool):
@@ -72,7 +72,7 @@ def check_number(
 
 
 def as_numbers(name: str, value: Any) -> NDArray[np.float64]:
-    """An array of numbers, or one line that says what is not a number."""
+    """The value as an array of numbers, or an error that shows what is not a number."""
     try:
         return np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -80,12 +80,12 @@ def as_numbers(name: str, value: Any) -> NDArray[np.float64]:
 
 
 def optional_numbers(name: str, value: Any) -> NDArray[np.float64] | None:
-    """The same where there may be nothing."""
+    """Like :func:`as_numbers`, but None stays None."""
     return None if value is None else as_numbers(name, value)
 
 
 def as_list(name: str, value: Any) -> list[Any]:
-    """What an argument lists, or one line that says that it lists nothing."""
+    """The argument as a list, or an error if it is not one."""
     try:
         return list(value)
     except TypeError:
@@ -107,7 +107,7 @@ def check_flag(name: str, value: Any) -> None:
 
 
 def check_problem(what: str, value: Any) -> None:
-    """Refuse what is not a problem, which says its kind."""
+    """Refuse anything that is not a problem: a problem has a ``kind``."""
     if isinstance(value, type) or not isinstance(getattr(value, "kind", None), str):
         raise FedtaperError(
             f"{what} needs a problem such as LinearRegression() or Custom(...), not {value!r:.80}"
@@ -127,7 +127,7 @@ def one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
 
 
 def check_memory(what: str, numbers: float) -> None:
-    """Refuse arrays that this machine does not hold, before they are made."""
+    """Refuse arrays that do not fit in this machine's memory, before they are made."""
     most = _memory()
     if 8 * numbers > most:
         size = f"{8 * numbers / 2**30:,.0f} GiB of memory ({8 * numbers:,.0f} bytes)"
@@ -146,12 +146,12 @@ def _memory() -> int:
 
 
 def check_clients(count: Any) -> None:
-    """Refuse what is not a number of clients that anyone simulates."""
+    """Refuse a number of clients that is not a whole number, or too large to simulate."""
     check_whole("num_clients", count)
     if count > MOST_CLIENTS:
         raise FedtaperError(
-            f"{count:,} clients would take {8000 * int(count):,} bytes of memory or more: at most "
-            f"{MOST_CLIENTS:,} are simulated"
+            f"{count:,} clients would take {8000 * int(count):,} bytes of memory or more: use at "
+            f"most {MOST_CLIENTS:,}"
         )
 
 

@@ -61,7 +61,7 @@ def uniform(seed: int, client: int, round_: int) -> float:
 
 
 def uniform_rounds(seed: int, client: int, first: int, last: int) -> NDArray[np.float64]:
-    """What :func:`uniform` gives for rounds first to last - 1, at once.
+    """All of :func:`uniform` for rounds first to last - 1, at once.
 
     >>> bool(uniform_rounds(3, 1, 5, 8)[2] == uniform(3, 1, 7))
     True
@@ -113,7 +113,7 @@ def generator(seed: int, *place: int) -> np.random.Generator:
 
 
 def shuffle(seed: int, client: int, round_: int, epoch: int, size: int) -> NDArray[np.int64]:
-    """The order in which a client goes through its samples in one epoch: a permutation.
+    """The order of a client's samples in one epoch: a permutation.
 
     >>> shuffle(0, 1, 2, 0, 5).tolist() == shuffle(0, 1, 2, 0, 5).tolist()
     True

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class FedtaperError(ValueError):
-    """A mistake that the user can mend; its text says what, where and how, in one line."""
+    """A mistake that the user can fix; its text says what is wrong and where, in one line."""
 
     def __str__(self) -> str:
         return " ".join(super().__str__().split("\n"))  # an array's repr has many
@@ -21,9 +21,9 @@ class OwnCodeError(FedtaperError):
 
     Attributes:
         part: "loss", "evaluate", "data set", "gradient", "local rule" or "callback".
-        client: the client's name, or None where it concerns no single one.
-        round: the round, from 1, or None where it was not under way.
-        run: the rounds that were made before, as a Run, or None if there are none.
+        client: the client's name, or None if it concerns no single client.
+        round: the round, counted from 1, or None if it failed outside a round.
+        run: the rounds completed before the failure, as a Run, or None if there are none.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class OwnCodeError(FedtaperError):
 
 @contextmanager
 def own_code(part: str, client: str | None = None, round_: int | None = None) -> Iterator[None]:
-    """Whatever the user's code raises inside says which part it was, and where."""
+    """Whatever the user's code raises inside becomes an error that names the part and the place."""
     try:
         yield
     except MemoryError:
@@ -60,7 +60,7 @@ def own_code(part: str, client: str | None = None, round_: int | None = None) ->
 
 
 class FedtaperWarning(UserWarning):
-    """Something that runs, but perhaps not as hoped."""
+    """Something that runs, but may not behave as expected."""
 
 
 class AssumptionWarning(FedtaperWarning):
@@ -88,7 +88,7 @@ def warn(text: str, kind: type[FedtaperWarning] = FedtaperWarning) -> None:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """No warnings of ours inside: what is made again was warned about before."""
+    """Silence fedtaper's own warnings inside: they were given when the object was first made."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FedtaperWarning)
         yield

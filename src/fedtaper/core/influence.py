@@ -18,7 +18,7 @@ def reference_client(schedules: Sequence[Schedule], rates: ArrayLike | None = No
     """The client whose step sizes are the largest in the limit (the paper's client 1).
 
     The slowest taper wins; among equal tapers the largest scale; then the first. With ``rates``
-    of participation, a client that never comes is passed over while another one does.
+    of participation, a client that never takes part is skipped if another one does.
     """
     absent = np.zeros(len(schedules), dtype=bool) if rates is None else np.asarray(rates) == 0
     return min(
@@ -33,11 +33,11 @@ def influence(schedules: Sequence[Schedule], n: ArrayLike | None = None) -> NDAr
     .. math:: p^{(i)} = \lim_n a_n^{(i)} / a_n^{(1)}, \qquad p_n^{(i)} = a_n^{(i)} / a_n^{(1)}
 
     Args:
-        schedules: one per client. The reference, the paper's client 1, is found: whoever has
-            the largest step sizes in the limit.
+        schedules: one per client. The reference (the paper's client 1) is the client with the
+            largest step sizes in the limit.
         n: a clock value or an array of them; without it, the limit. With an array of shape
             s the result has shape (*s, clients). At finite n an influence may exceed 1: a
-            client that vanishes in the limit can be ahead for very long.
+            client that vanishes in the limit can be ahead for a very long time.
 
     >>> from fedtaper import Power
     >>> slow, fast = Power(c=0.1, delta=0.76), Power(c=0.1, delta=1.0)
@@ -74,13 +74,15 @@ def checked_schedules(schedules: Sequence[Schedule] | Schedule) -> list[Schedule
         raise FedtaperError("no schedules: give one per client, such as Power(c=0.1, delta=0.76)")
     for i, s in enumerate(found):
         if not isinstance(s, Schedule):
-            raise FedtaperError(f"schedule {i} is {s!r}; it must be a Power or a Constant")
+            raise FedtaperError(
+                f"schedule {i} must be a schedule such as Power(c=0.1, delta=0.76), not {s!r}"
+            )
     return found
 
 
 @dataclass(frozen=True, repr=False)
 class Influence:
-    """What moves the shared model in one round, client by client, and its factors.
+    """How much each client moves the shared model in one round, and the factors of that.
 
     ``effective`` is ``server_weight * participation * step_sum * gain`` over the same of the
     reference client. ``step_sum`` is the sum of the client's step sizes in the round: about
@@ -144,12 +146,12 @@ def effective_influence(
     server_weight: ArrayLike | None = None,
     participation: ArrayLike = 1.0,
 ) -> Influence:
-    """Effective influence at clock n, with its factors apart.
+    """Effective influence at clock n, and each of its factors.
 
     Args:
         schedules: one per client.
         n: the clock value.
-        local_steps: each client's own number of local updates in a round.
+        local_steps: the number of local updates of each client in a round.
         server_weight: the server's weight of each client (default: equal).
         participation: the share of rounds in which each client takes part.
 
@@ -176,7 +178,7 @@ def effective_influence(
 
 @dataclass(frozen=True)
 class ClientGroup:
-    """Clients with one schedule and one influence, in the experiment's last round."""
+    """Clients with the same schedule and the same influence, in the experiment's last round."""
 
     clients: tuple[int, ...]
     schedule: Schedule

@@ -1,4 +1,4 @@
-"""Who takes part in a round: patterns, and what they do to a mean over those who are there.
+"""Who takes part in a round: patterns, and what they do to a mean over the participants.
 
 A pattern is a frozen dataclass with ``rates``, the share of rounds in which each client takes
 part, and ``present``, who is there, drawn by (seed, client, round).
@@ -39,7 +39,7 @@ class Participation(Protocol):
 class Chances:
     """Each client takes part by chance, independently: one chance for all, or one per client.
 
-    What a number or a list given as ``participation=`` stands for.
+    A number or a list given as ``participation=`` means this.
     """
 
     chance: float | tuple[float, ...] = 1.0
@@ -71,7 +71,7 @@ class Exactly:
         check_whole("k", self.k)
 
     def rates(self, num_clients: int) -> Array:
-        """K of L, for each."""
+        """K / L for each client."""
         if self.k > num_clients:
             raise FedtaperError(
                 f"Exactly({self.k}) needs {self.k} clients; there are {num_clients}"
@@ -92,7 +92,7 @@ def mean_shares(pattern: Participation, weights: Array) -> Array:
 
     .. math:: E\left[\frac{1_i q_i}{\sum_j 1_j q_j}\right]
 
-    ``weights`` are the server's, (..., L); a round in which nobody takes part counts nothing.
+    ``weights`` are the server's, (..., L); a round in which nobody takes part adds nothing.
 
     >>> mean_shares(Exactly(2), np.full(5, 0.2)).round(3)
     array([0.2, 0.2, 0.2, 0.2, 0.2])

@@ -1,4 +1,4 @@
-"""Further patterns of participation: in turn, on and off, by a list.
+"""More patterns of participation: in turn, on and off, by a list.
 
 Each fulfils :class:`fedtaper.core.participation.Participation`.
 """
@@ -46,7 +46,7 @@ class Cyclic:
         return np.full(num_clients, 1 / self.groups)
 
     def present(self, first: int, last: int, seed: int, num_clients: int) -> NDArray[np.bool_]:
-        """Whoever's turn it is."""
+        """The group whose turn it is."""
         turn = np.arange(first, last)[:, None] % self.groups
         return np.asarray(turn == np.arange(num_clients) % self.groups)
 
@@ -79,7 +79,7 @@ class OnOff:
         return per_client("rate", self.rate, num_clients)
 
     def _chances(self, num_clients: int) -> tuple[Array, Array]:
-        """The chance to be on after a round off, and after a round on."""
+        """The chance of being on after a round off, and after a round on."""
         rate = per_client("rate", self.rate, num_clients, low=1e-9, high=1)
         stay = 1 - 1 / per_client("mean_on", self.mean_on, num_clients, low=1)
         come = np.where(rate < 1, (1 - stay) * rate / np.maximum(1 - rate, 1e-12), 1.0)
@@ -87,16 +87,17 @@ class OnOff:
         if np.any(come > stay):
             worst = int(np.argmax(come - stay))
             raise FedtaperError(
-                f"client {worst} cannot take part in {rate[worst]:g} of the rounds and leave after "
-                f"so few: give a mean_on of at least {1 / (1 - rate[worst]):g}"
+                f"client {worst}: a rate of {rate[worst]:g} needs a mean_on of at least "
+                f"{1 / (1 - rate[worst]):g}"
             )
         return come, stay
 
     def present(self, first: int, last: int, seed: int, num_clients: int) -> NDArray[np.bool_]:
-        """Any stretch by itself: it looks back to a round that decides whatever went before.
+        """Any stretch of rounds, computed by itself.
 
         A draw below the chance to come puts a client on, one above the chance to stay puts it
-        off; between the two it stays as it was.
+        off; between the two it stays as it was. So it is enough to look back to the last draw
+        outside the two.
         """
         come, stay = self._chances(num_clients)
         rate = self.rates(num_clients)
@@ -132,10 +133,10 @@ class Listed:
             rounds = tuple(tuple(int(i) for i in one) for one in self.rounds)
         except (TypeError, ValueError):
             raise FedtaperError(
-                "a list of rounds holds lists of clients, such as [[0, 1], [2]]"
+                "Listed needs one list of clients per round, such as [[0, 1], [2]]"
             ) from None
         if not rounds:
-            raise FedtaperError("the list of rounds is empty")
+            raise FedtaperError("the list of rounds is empty: give at least one list of clients")
         object.__setattr__(self, "rounds", rounds)
 
     def _table(self, num_clients: int) -> NDArray[np.bool_]:
@@ -144,7 +145,7 @@ class Listed:
             for i in clients:
                 if not 0 <= i < num_clients:
                     raise FedtaperError(
-                        f"round {k + 1} of the list names client {i}; there are clients 0 to "
+                        f"round {k + 1} of the list names client {i}; the clients are 0 to "
                         f"{num_clients - 1}"
                     )
                 table[k, i] = True

@@ -1,4 +1,4 @@
-"""What most rules share: subclass one of these, and write what is different.
+"""Base classes for rules: subclass one of these, and write what is different.
 
 A local rule without memory subclasses :class:`Memoryless` and writes ``direction``; one with
 memory subclasses :class:`Remembering` and writes ``init`` and ``step``; a server rule subclasses
@@ -28,7 +28,7 @@ class Remembering:
         raise NotImplementedError(f"{type(self).__name__} needs a method init")
 
     def begin(self, memory: Memory, sent: Memory) -> Memory:
-        """As it was."""
+        """The memory, unchanged."""
         return memory
 
     def step(
@@ -38,7 +38,7 @@ class Remembering:
         raise NotImplementedError(f"{type(self).__name__} needs a method step")
 
     def finish(self, w: Any, anchor: Any, step_sum: float, memory: Memory) -> Memory:
-        """As the last update left it."""
+        """The memory as the last update left it."""
         return memory
 
     def counts(self, a: Array) -> Array:
@@ -91,10 +91,10 @@ class PlainServer:
         return w + update, memory
 
     def learn(self, update: Any, step_sum: float, share: float, memory: Memory) -> Memory:
-        """As the step left it."""
+        """The memory as the step left it."""
         return memory
 
 
 def restarted(rule: Any, w: Any, kept: Memory, sent: Memory) -> Memory:
-    """A client's memory as its round starts: kept from the last one, or new."""
+    """A client's memory at the start of its round: kept from the last one, or new."""
     return rule.begin(kept if rule.keeps == "run" else rule.init(w), sent)

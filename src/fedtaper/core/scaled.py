@@ -1,4 +1,4 @@
-"""A schedule whose scale was moved while it ran: what steering declares and records."""
+"""A schedule whose scale changes during the run: what steering declares and records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedtaper.core.errors import FedtaperError
 
 @dataclass(frozen=True)
 class Scaled:
-    """Another schedule times a factor that holds from a clock value on.
+    """Another schedule, times factors that each hold from a clock value on.
 
     Args:
         schedule: the step sizes before any factor.
@@ -33,21 +33,23 @@ class Scaled:
         made = tuple((float(start), float(factor)) for start, factor in self.factors)
         starts = [start for start, _ in made]
         if not made or starts[0] != 1 or starts != sorted(set(starts)):
-            raise FedtaperError(f"factors start at rising clock values, the first at 1: {starts}")
+            raise FedtaperError(
+                f"factors must start at increasing clock values, the first at 1, not {starts}"
+            )
         if not all(math.isfinite(factor) and factor > 0 for _, factor in made):
             raise FedtaperError("factors must be finite numbers above 0")
         object.__setattr__(self, "factors", made)
 
     @property
     def limit(self) -> Any:
-        """That of the schedule, times the last factor."""
+        """The limit of the schedule, times the last factor."""
         found = self.schedule.limit
         scale = "c" if found.delta > 0 else "a"
         return replace(found, **{scale: found.c * self.factors[-1][1]})
 
     @property
     def settles(self) -> float:
-        """Where the last factor begins, or the schedule settles."""
+        """The clock value at which the last factor begins, or the schedule settles."""
         return max(self.factors[-1][0], float(self.schedule.settles))
 
     @property

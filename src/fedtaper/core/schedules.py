@@ -30,9 +30,9 @@ Schedule = Power | Constant | Cosine | WarmUp | Piecewise | Shaped | Scaled
 def step_sizes(schedules: Sequence[Schedule], n: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     """Step sizes of all clients, clients on the last axis.
 
-    ``n`` either has the clients on its last axis already (shape (..., L)), each at a clock
-    value of its own, or has last axis 1, one clock for all. Equal schedules that share a
-    clock are computed once.
+    ``n`` either has the clients on its last axis (shape (..., L)), each with its own clock
+    value, or has last axis 1: one clock for all. Equal schedules that share a clock are
+    computed once.
     """
     n = np.asarray(n, dtype=np.float64)
     if n.shape[-1] != 1:

@@ -1,4 +1,4 @@
-"""Step sizes of other shapes, each of which becomes a plain one in the limit."""
+"""Step sizes of other shapes, each of which becomes a plain schedule in the limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedtaper.core.tapers import Constant, Power, clock_values, like
 
 
 class Shape:
-    """What every schedule of another shape shares: influence is that of its limit."""
+    """Base of all schedules of other shapes: their limiting influence is that of their limit."""
 
     limit: Any
 
@@ -97,12 +97,12 @@ class WarmUp(Shape):
 
     @property
     def limit(self) -> Power | Constant:
-        """That of the schedule."""
+        """The limit of the schedule."""
         return self.schedule.limit
 
     @property
     def settles(self) -> float:
-        """Where the warm-up ends, or the schedule settles."""
+        """The clock value at which the warm-up ends, or the schedule settles."""
         return max(float(self.over), self.schedule.settles)
 
     @property
@@ -119,10 +119,10 @@ class WarmUp(Shape):
 
 @dataclass(frozen=True)
 class Piecewise(Shape):
-    """One schedule after another: ``pieces`` are pairs of a clock value and what holds from it.
+    """One schedule after another: ``pieces`` are pairs of a clock value and a schedule.
 
-    A number stands for a constant. The first piece starts at 1; each is a function of the
-    clock n itself, which never restarts.
+    Each schedule holds from its clock value on; a number stands for a constant. The first piece
+    starts at 1. Each is a function of the clock n itself, which never restarts.
 
     >>> Piecewise(((1, 0.1), (100, 0.01)))([1, 99, 100])
     array([0.1 , 0.1 , 0.01])
@@ -142,18 +142,18 @@ class Piecewise(Shape):
             check_schedule("a piece", made[-1][1])
         starts = [start for start, _ in made]
         if not made or starts[0] != 1 or starts != sorted(set(starts)):
-            where = "pieces start at rising clock values, the first at 1"
+            where = "pieces must start at increasing clock values, the first at 1"
             raise FedtaperError(f"{where}, not {starts}")
         object.__setattr__(self, "pieces", tuple(made))
 
     @property
     def limit(self) -> Power | Constant:
-        """That of the last piece."""
+        """The limit of the last piece."""
         return self.pieces[-1][1].limit
 
     @property
     def settles(self) -> float:
-        """Where the last piece begins, or settles."""
+        """The clock value at which the last piece begins, or settles."""
         return max(self.pieces[-1][0], self.pieces[-1][1].settles)
 
     @property
@@ -172,14 +172,14 @@ class Piecewise(Shape):
 
 @dataclass(frozen=True)
 class Shaped(Shape):
-    """Any function of n, with the limit that is declared for it.
+    """Any function of n, with a declared limit.
 
     Args:
         shape: the step size as a function of an array of clock values.
-        limit: the :class:`Power` or :class:`Constant` that it becomes, in ratio, for large n.
-            It decides the limiting influence; at finite n the function itself does.
+        limit: the :class:`Power` or :class:`Constant` whose ratio to the function tends to 1 for
+            large n. It decides the limiting influence; at finite n the function itself does.
         after: the clock value from which the function equals the limit, if there is one.
-            Without it there is no forecast beyond the clock values that can be summed.
+            Without it, forecasts reach only as far as the clock values can be summed.
 
     >>> wave = Shaped(lambda n: 0.1 / n * (1 + 1 / n), limit=Power(0.1, 1.0))
     >>> round(wave(10), 4)
@@ -205,7 +205,7 @@ class Shaped(Shape):
 
     @property
     def settles(self) -> float:
-        """As declared."""
+        """The declared clock value from which it equals the limit."""
         return float(self.after)
 
     @property
@@ -225,7 +225,10 @@ class Shaped(Shape):
             )
         if not np.all(np.isfinite(found) & (found > 0)):
             bad = clock[~(np.isfinite(found) & (found > 0))].ravel()[0]
-            raise FedtaperError(f"shape gives {self.shape(bad)} at n = {bad:g}: not a step size")
+            raise FedtaperError(
+                f"shape gives {self.shape(bad)} at n = {bad:g}; a step size must be finite and "
+                "above 0"
+            )
         return like(n, found)
 
 

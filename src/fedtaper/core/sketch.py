@@ -1,4 +1,4 @@
-"""Large updates as a few numbers: a fixed linear map that keeps linear relations and angles."""
+"""Large updates as a few numbers: a fixed linear map that preserves linear relations and angles."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def signs(dim: int) -> Array:
 
 
 def sketch(updates: Array, width: int = SKETCH) -> Array:
-    """Updates (..., d) as so many numbers each, (..., width): a fixed linear map.
+    """Updates (..., d) as ``width`` numbers each, (..., width): a fixed linear map.
 
-    Each number is a sum of entries with random signs. A linear map keeps what the audit uses,
-    linear relations between updates, exactly, and angles well enough; so an auditor keeps
+    Each number is a sum of entries with random signs. The map preserves what the audit uses:
+    linear relations between updates exactly, and angles well enough. So an auditor keeps
     O(clients) numbers per round, however large the model. Small updates are left as they are.
     """
     dim = updates.shape[-1]

@@ -1,7 +1,7 @@
 """Sums over short axes, with NumPy's bits and several times as fast.
 
-NumPy adds fewer than eight numbers one after another, wherever they lie in memory, and pays for
-starting each sum anew. Here the sums of all rounds move on side by side.
+NumPy adds fewer than eight numbers one after another, wherever they lie in memory, and pays to
+start each sum. Here the sums of all rounds advance together.
 """
 
 from __future__ import annotations

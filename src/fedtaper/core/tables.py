@@ -45,7 +45,7 @@ def label(names: Sequence[str] | None, client: int) -> str:
 
 
 def capital(text: str) -> str:
-    """The text as it starts a sentence or a title.
+    """The text with a capital first letter, to start a sentence or a title.
 
     >>> capital("client 3")
     'Client 3'

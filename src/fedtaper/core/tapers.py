@@ -50,7 +50,7 @@ class Power:
         elif self.delta > 1:
             warn(
                 f"delta = {self.delta:g} is outside {A2}: the step sizes have a finite sum, "
-                "so the client stops moving before it has arrived",
+                "so the client stops moving before it has converged",
                 AssumptionWarning,
             )
 
@@ -62,12 +62,12 @@ class Power:
 
     @property
     def limit(self) -> Power:
-        """What it becomes for large n: itself."""
+        """The limit for large n: itself."""
         return self
 
     @property
     def settles(self) -> float:
-        """The clock value from which it is its limit: the first."""
+        """The clock value from which it equals its limit: the first."""
         return 1.0
 
     def __call__(self, n: ArrayLike) -> Any:
@@ -111,12 +111,12 @@ class Constant:
 
     @property
     def limit(self) -> Constant:
-        """What it becomes for large n: itself."""
+        """The limit for large n: itself."""
         return self
 
     @property
     def settles(self) -> float:
-        """The clock value from which it is its limit: the first."""
+        """The clock value from which it equals its limit: the first."""
         return 1.0
 
     def __call__(self, n: ArrayLike) -> Any:

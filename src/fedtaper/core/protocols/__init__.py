@@ -1,9 +1,9 @@
 """The contract: what problems, rules, schedules and engines promise one another.
 
-Everything that can be exchanged is described here, and nowhere else. Nothing in the package
-asks an object which attributes it happens to have: a problem says its ``kind``, a rule says
-what it keeps, an engine says its ``capabilities``, and one gate (``engines/gate.py``) compares
-what is asked with what can be done. ``fedtaper.testing`` checks an implementation against its
+Every exchangeable part is described here, and nowhere else. Nothing in the package asks an
+object which attributes it happens to have: a problem states its ``kind``, a rule states what it
+keeps, an engine states its ``capabilities``, and one gate (``engines/gate.py``) compares what is
+asked for with what the engine can do. ``fedtaper.testing`` checks an implementation against its
 protocol.
 
 One page for each: :mod:`problems`, :mod:`rules`, :mod:`schedules` and :mod:`engines`.

@@ -40,7 +40,7 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Options:
-    """What a caller of ``run`` asks of an engine, beside the experiment."""
+    """What a caller of ``run`` asks of an engine, besides the experiment."""
 
     updates: bool = False
     many_seeds: bool = False
@@ -51,7 +51,7 @@ class Options:
 
 @dataclass
 class State:
-    """Where a batch of runs stands: all that the next round needs, and nothing else."""
+    """The state of a batch of runs: all that the next round needs, and nothing else."""
 
     round: int
     seeds: NDArray[np.int64]
@@ -69,7 +69,7 @@ class State:
 
 @dataclass
 class Block:
-    """What a stretch of rounds left behind."""
+    """What an engine returns for a stretch of rounds."""
 
     w: Array | None  # (seeds, rounds, d); None where the model is large
     update_norms: Array  # (seeds, rounds, L)
@@ -82,15 +82,15 @@ class Session(Protocol):
     """An experiment under way on an engine."""
 
     def advance(self, rounds: int) -> Block:
-        """Move every seed on by so many rounds."""
+        """Advance every seed by this many rounds."""
         ...
 
     def answers(self, s: int, clients: list[int], model: Array, round_: int, a: Array) -> Array:
         """What clients send back for any model, (len(clients), d), for the seed in row s.
 
         Each makes one local update per row of ``a`` (updates, L), with the mini-batches of round
-        ``round_`` (from 0); 0 is no update. NaN where nothing came back. The State stays as it
-        is. Only engines whose capabilities name challenges are asked.
+        ``round_`` (from 0); 0 is no update. NaN where nothing came back. The State is not
+        changed. Called only on engines whose capabilities include challenges.
         """
         ...
 
@@ -105,19 +105,19 @@ class Session(Protocol):
 
 @runtime_checkable
 class Steerable(Protocol):
-    """What a session also does where the capabilities of its engine name steering."""
+    """What a session also does if its engine's capabilities include steering."""
 
     def losses(self, s: int) -> Array:
         """Every client's loss on its own samples at the shared model of row s, (L,).
 
-        NaN where a client did not say.
+        NaN where a client did not report one.
         """
         ...
 
     def steer(self, experiment: Experiment) -> None:
-        """Go on with this experiment, which differs in its schedules alone.
+        """Continue with this experiment, which differs only in its schedules.
 
-        They are :class:`fedtaper.core.scaled.Scaled`: what they were, times a factor from the
+        They are :class:`fedtaper.core.scaled.Scaled`: the old ones, times a factor from the
         next round on.
         """
         ...
@@ -131,7 +131,7 @@ class Engine(Protocol):
     capabilities: Capabilities
 
     def check(self) -> None:
-        """Raise a :class:`FedtaperError` where the engine is not installed or has no device."""
+        """Raise a :class:`FedtaperError` if the engine is not installed or has no device."""
         ...
 
     def block_rounds(self, experiment: Experiment, seeds: int) -> int:
@@ -139,5 +139,5 @@ class Engine(Protocol):
         ...
 
     def open(self, experiment: Experiment, state: State, options: Options) -> Session:
-        """Get ready to move ``state`` on."""
+        """Start a session that advances ``state``."""
         ...

@@ -22,7 +22,7 @@ Unit = Literal["update", "epoch", "round"]  # what a clock counts
 class Problem(Protocol):
     """What the clients minimise: enough for the reference engine to train on it.
 
-    ``kind`` says which of the richer protocols it also fulfils: "linear"
+    ``kind`` states which of the richer protocols it also fulfils: "linear"
     (:class:`LinearProblem`), "quadratic" (:class:`QuadraticProblem`), "network"
     (:class:`NetworkProblem`), "gradient" (this one alone), or "recorded" (sizes only: it can be
     reported, not trained).
@@ -96,17 +96,17 @@ class LinearProblem(QuadraticProblem, Protocol):
 
     @property
     def rows(self) -> Array:
-        """All clients' samples below one another, one row (x, y) per sample."""
+        """All clients' samples stacked, one row (x, y) per sample."""
         ...
 
 
 @runtime_checkable
 class NetworkProblem(Problem, Protocol):
-    """A torch module and data: what the network engines need to train it quickly."""
+    """A torch module and data: what the network engines need to train it fast."""
 
     @property
     def in_memory(self) -> bool:
-        """Whether ``take`` picks rows of tensors in memory, so that it may take any number."""
+        """Whether ``take`` picks rows of tensors in memory, so that it can take any number."""
         ...
 
     def module(self) -> Any:
@@ -132,7 +132,7 @@ class CorrelatedProblem(Protocol):
 
     @property
     def correlation(self) -> float:
-        """Between two neighbouring samples of a client, 0 for independent ones."""
+        """Correlation of two neighbouring samples of a client, 0 for independent ones."""
         ...
 
 
@@ -175,10 +175,12 @@ class StreamProblem(Problem, Protocol):
 
 
 def as_stream(problem: Problem) -> StreamProblem:
-    """The problem as a stream, or a refusal in one line."""
+    """The problem as a stream, or an error."""
     if problem.kind in ("stream", "moving") and isinstance(problem, StreamProblem):
         return problem
-    raise FedtaperError(f"{type(problem).__name__} is not a stream, which this needs")
+    raise FedtaperError(
+        f"this needs a stream such as RegressionStream(), not {type(problem).__name__}"
+    )
 
 
 def is_quadratic(problem: Problem) -> TypeGuard[QuadraticProblem]:
@@ -192,23 +194,27 @@ def is_network(problem: Problem) -> TypeGuard[NetworkProblem]:
 
 
 def as_quadratic(problem: Problem) -> QuadraticProblem:
-    """The problem as a quadratic one, or a refusal in one line."""
+    """The problem as a quadratic one, or an error."""
     if is_quadratic(problem):
         return problem
     raise FedtaperError(
-        f"{type(problem).__name__} has no closed-form equilibrium: this needs linear regression"
+        f"{type(problem).__name__} has no closed-form equilibrium: this needs a quadratic problem "
+        "such as LinearRegression()"
     )
 
 
 def as_linear(problem: Problem) -> LinearProblem:
-    """The problem as least squares on rows, or a refusal in one line."""
+    """The problem as least squares on rows, or an error."""
     if problem.kind == "linear" and isinstance(problem, LinearProblem):
         return problem
-    raise FedtaperError(f"{type(problem).__name__} is not linear regression, which this needs")
+    raise FedtaperError(f"this needs LinearRegression(), not {type(problem).__name__}")
 
 
 def as_network(problem: Problem) -> NetworkProblem:
-    """The problem as a torch module and data, or a refusal in one line."""
+    """The problem as a torch module and data, or an error."""
     if is_network(problem):
         return problem
-    raise FedtaperError(f"{type(problem).__name__} has no torch module, which this needs")
+    raise FedtaperError(
+        f"this needs a problem with a torch module such as Custom(...), not "
+        f"{type(problem).__name__}"
+    )

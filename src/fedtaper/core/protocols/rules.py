@@ -14,7 +14,7 @@ Keeps = Literal["nothing", "round", "run"]
 class LocalRule(Protocol):
     """What a client does with a mini-batch gradient. Plain arithmetic: NumPy and torch alike.
 
-    A rule without memory needs ``direction`` alone; subclass :class:`fedtaper.Memoryless` to
+    A rule without memory needs only ``direction``; subclass :class:`fedtaper.Memoryless` to
     have the rest filled in, or :class:`fedtaper.Remembering` for a rule with memory.
     """
 
@@ -30,7 +30,7 @@ class LocalRule(Protocol):
 
     @property
     def keeps(self) -> Keeps:
-        """How long a client's memory lives: not at all, for a round, or for the run."""
+        """How long a client's memory lasts: not at all, for a round, or for the run."""
         ...
 
     @property
@@ -48,7 +48,7 @@ class LocalRule(Protocol):
         ...
 
     def begin(self, memory: Memory, sent: Memory) -> Memory:
-        """The memory as a round starts, with what the server sent along."""
+        """The memory at the start of a round, with the vectors that the server sent."""
         ...
 
     def step(
@@ -58,17 +58,18 @@ class LocalRule(Protocol):
         ...
 
     def finish(self, w: Any, anchor: Any, step_sum: float, memory: Memory) -> Memory:
-        """The memory that is kept after a round that ended at w."""
+        """The memory to keep after a round that ended at w."""
         ...
 
     def counts(self, a: Array) -> Array:
-        """How much each gradient of a round counts in all, from step sizes (..., updates, L)."""
+        """How much each gradient of a round counts in total; ``a`` is (..., updates, L)."""
         ...
 
     def influence(self, weight: Array, rate: Array, sums: Array) -> Array:
-        """What weighs each client's mean field in the expected step, (..., L).
+        """The weight of each client's mean field in the expected step, (..., L).
 
-        From the server's weights, the rates of participation, and the sums of :meth:`counts`.
+        Computed from the server's weights, the rates of participation, and the sums of
+        :meth:`counts`.
         """
         ...
 
@@ -82,7 +83,7 @@ class ServerRule(Protocol):
 
     @property
     def rescales(self) -> bool:
-        """Whether steps are scaled coordinate by coordinate (FedAdam and its kin)."""
+        """Whether steps are scaled coordinate by coordinate (FedAdam and the like)."""
         ...
 
     @property
@@ -97,7 +98,7 @@ class ServerRule(Protocol):
 
     @property
     def travels(self) -> int:
-        """How many vectors of its memory, the first ones, are sent along with the model."""
+        """How many vectors of its memory (the first ones) are sent along with the model."""
         ...
 
     def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
@@ -113,20 +114,20 @@ class ServerRule(Protocol):
         ...
 
     def learn(self, update: Any, step_sum: float, share: float, memory: Memory) -> Memory:
-        """The memory after a round (after :meth:`step`), for rules that need to know more.
+        """The memory after a round (after :meth:`step`), for rules that need more than that.
 
-        ``step_sum`` is the weighted sum of the participants' step sums, ``share`` how much of
-        all clients' influence took part.
+        ``step_sum`` is the weighted sum of the participants' step sums, ``share`` the share of
+        all clients' influence that took part.
         """
         ...
 
 
 @runtime_checkable
 class CombiningRule(ServerRule, Protocol):
-    """A server rule that looks at the single updates, such as a median, not only at their sum."""
+    """A server rule that needs each client's update, not only their sum, such as a median."""
 
     def combine(self, updates: Any, weights: Any) -> Any:
-        """What ``step`` gets, from the updates of those who take part, (clients, d)."""
+        """The update that ``step`` gets, from the participants' updates, (clients, d)."""
         ...
 
 
