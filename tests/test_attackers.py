@@ -121,8 +121,8 @@ def test_a_stopped_run_goes_on_the_same(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("clients", "text"),
     [
-        ({9: ft.Idle()}, "there are 7"),
-        ({0: "idle"}, "is not a behaviour"),
+        ({9: ft.Idle()}, "the clients are 0 to 6"),
+        ({0: "idle"}, "needs a behaviour"),
         ({-1: ft.Idle()}, "whole number"),
     ],
 )

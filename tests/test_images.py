@@ -461,7 +461,7 @@ def test_a_folder_of_ones_own(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"test_labels": None}, "lacks test_labels"),
+        ({"test_labels": None}, "has no test_labels"),
         ({"train_images": np.zeros((40, 8, 8))}, "must be bytes"),
         ({"train_labels": np.zeros(3, dtype=int)}, "40 whole numbers"),
         ({"test_labels": np.full(8, 9)}, "label 9"),

@@ -52,7 +52,7 @@ def test_regression_and_many_seeds(tmp_path):
     assert np.array_equal(tensors.read(tmp_path / "run/model.safetensors")["w"], run.final)
     many = ft.run(e, seeds=[4, 7])
     assert np.array_equal(many.state_dict(seed=7)["w"], many.w[1, -1])
-    with pytest.raises(ft.FedtaperError, match="of which seed"):
+    with pytest.raises(ft.FedtaperError, match="one of this run"):
         many.state_dict()
     with pytest.raises(ft.FedtaperError, match="a torch module"):
         run.module()
@@ -68,7 +68,7 @@ def test_a_loaded_run_keeps_its_tensors_by_name(made):
     for name, tensor in loaded.state_dict().items():
         assert torch.equal(tensor, mine[name])
     assert list(loaded.state_dict()) == sorted(mine)
-    with pytest.raises(ft.FedtaperError, match=r"hand the problem in, ft\.load"):
+    with pytest.raises(ft.FedtaperError, match=r"give the problem, ft\.load"):
         loaded.module()
     again = ft.load(made.path, problem=made.experiment.problem)
     assert all(torch.equal(t, mine[n]) for n, t in again.module().state_dict().items())

@@ -281,7 +281,7 @@ def test_waiting_for_everyone():
         ({"delays": (1, 2)}, "2 delays for 4 clients"),
         ({"delays": 1.5}, "number of rounds"),
         ({"asynchronous": 3}, "Asynchronous"),
-        ({"asynchronous": ft.Asynchronous(buffer=5)}, "larger than the federation"),
+        ({"asynchronous": ft.Asynchronous(buffer=5)}, "more than the"),
         ({"asynchronous": ft.Asynchronous(durations=(1.0, 2.0))}, "2 durations for 4"),
         ({"asynchronous": ft.Asynchronous(), "delays": 1}, "leave out delays"),
         ({"asynchronous": ft.Asynchronous(), "participation": 0.5}, "mean_on"),
@@ -307,7 +307,7 @@ def test_bad_parts():
         with pytest.raises(ft.FedtaperError):
             make()
     no_mean = ft.Asynchronous(durations=ft.Duration(1.0, "pareto", 0.7))
-    with pytest.raises(ft.FedtaperError, match="no client's work has a mean"):
+    with pytest.raises(ft.FedtaperError, match="no client's working time has a mean"):
         no_mean.arrival_rates(3)
 
 

@@ -40,7 +40,7 @@ def asynchronous(settings):
         ('delays = { kind = "fixed_delay", most = -1 }', "delay"),
         ('delays = { kind = "random_delay", mean = -2.0 }', "mean"),
         ('delays = { kind = "heavy_delay", tail = 0.0 }', "tail"),
-        (asynchronous("buffer = 4"), "larger than the federation"),
+        (asynchronous("buffer = 4"), "more than the"),
         (asynchronous("buffer = 0"), "buffer"),
         (asynchronous("durations = [1.0, 0.0, 2.0]"), "mean time must be a number above 0"),
         (asynchronous("durations = [1.0, -1.0, 2.0]"), "mean time must be a number above 0"),

@@ -1,7 +1,7 @@
 """Federated learning in which each client has its own tapering step size.
 
 The people who run the federation decide, and can check, how much each client influences
-the shared model. ``import fedtaper`` is quick: Numba, matplotlib and torch are imported
+the shared model. ``import fedtaper`` is fast: Numba, matplotlib and torch are imported
 when they are first needed.
 """
 

@@ -1,4 +1,4 @@
-"""The command, as ``python -m fedtaper``."""
+"""The command line, as ``python -m fedtaper``."""
 
 import sys
 

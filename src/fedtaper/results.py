@@ -1,4 +1,4 @@
-"""What came of an experiment: the record that engines fill and everything else reads."""
+"""The result of an experiment: the record that engines fill and everything else reads."""
 
 from __future__ import annotations
 
@@ -39,30 +39,30 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Run:
-    """What came of an experiment. With many seeds every array has a leading axis of seeds.
+    """The result of an experiment. With many seeds every array has a leading axis of seeds.
 
     Attributes:
         experiment: what was run.
         seeds: the seeds, in order; ``many`` says whether there is a leading axis.
         round: the recorded rounds, counted from 1 (all of them unless thinned).
         n, t: the clock, and the ODE's time T_k (Eqn17), after each recorded round.
-        w: trajectory of the shared model, (rounds, dim), or None where the model is large.
-        w0: the shared model before round 1, or None where the model is large.
+        w: trajectory of the shared model, (rounds, dim), or None if the model is large.
+        w0: the shared model before round 1, or None if the model is large.
         metrics: name to array, one value per recorded round.
         update_norms: size of each client's update, (rounds, L); 0 where it was absent.
-        updates: the updates themselves, (rounds, L, dim), where they were asked for.
-        challenges: the answers to challenges, where the experiment has some.
-        looks: what a controller saw and gave, where the experiment is steered. The
+        updates: the updates themselves, (rounds, L, dim), if they were asked for.
+        challenges: the answers to challenges, if the experiment has some.
+        looks: what a controller saw and did, if the experiment is steered. The
             ``experiment`` then has the scales as they were moved.
-        diverged: the seeds that diverged; their later rounds are NaN (one
+        diverged: the seeds that diverged; their later rounds are NaN (for a single
             seed: cut off).
         engine, seconds: which engine, and how long it took.
-        way, way_because: how a network's clients were trained, and why so.
+        way, way_because: how a network's clients were trained, and why.
         path: the run folder, if it was stored.
-        model: the last shared model as one vector, where w is None.
-        start: the model of a warm start by its digest, else empty.
+        model: the last shared model as one vector, if w is None.
+        start: the digest of a warm start's model, else empty.
         stopped: why a callback ended the run before its last round, else empty.
-        stored: reads the model's tensors by name, where a loaded run has no code for them.
+        stored: reads the model's tensors by name, if a loaded run has no code for them.
     """
 
     experiment: Experiment
@@ -122,7 +122,7 @@ class Run:
 
     @property
     def scales(self) -> Array:
-        """What every client's scale was multiplied by in each recorded round, (rounds, L)."""
+        """The factor on every client's scale in each recorded round, (rounds, L)."""
         return scales(self.experiment, self.n)
 
     def module(self, seed: int | None = None) -> Any:
@@ -133,8 +133,8 @@ class Run:
         """
         if self.stored is not None:
             raise FedtaperError(
-                f"{self.path} holds the model's tensors but not its code: hand the problem in, "
-                "ft.load(folder, problem=...), or fill a module of yours with run.state_dict()"
+                f"{self.path} holds the model's tensors but not its code: give the problem, "
+                "ft.load(folder, problem=...), or fill your own module with run.state_dict()"
             )
         import torch
 
@@ -158,7 +158,7 @@ class Run:
         if not self.many:
             return self.final
         if seed not in self.seeds:
-            raise FedtaperError(f"of which seed? This run has seeds {list(self.seeds)[:20]}")
+            raise FedtaperError(f"give seed=, one of this run's seeds: {list(self.seeds)[:20]}")
         return np.asarray(self.final[self.seeds.index(int(seed))])
 
     @property
@@ -189,7 +189,7 @@ class Run:
             from pyarrow.parquet import write_table
         except ImportError:
             raise FedtaperError(
-                "to_parquet needs pyarrow (pip install pyarrow); to_csv needs nothing"
+                "to_parquet needs pyarrow (pip install pyarrow); to_csv needs no package"
             ) from None
         write_table(pyarrow.table(self.columns), Path(path))
         return Path(path)
@@ -217,7 +217,7 @@ def _tensor(array: NDArray[Any]) -> Any:
 
 
 def need_pandas() -> Any:
-    """The pandas module, or one line that says how to get it."""
+    """The pandas module, or an error that says how to get it."""
     try:
         import pandas
     except ImportError:

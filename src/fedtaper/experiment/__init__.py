@@ -32,7 +32,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, repr=False)
 class Experiment:
-    """A federation to simulate: problem, step sizes, rules and their sizes.
+    """A federation to simulate: problem, step sizes, rules and sizes.
 
     Args:
         problem: what the clients minimise.
@@ -46,23 +46,24 @@ class Experiment:
         clock: what the schedules' n counts: local updates ("update"), local epochs ("epoch",
             the default for networks with local_epochs) or rounds ("round"). It never
             restarts. Where clients make different numbers of updates in a round, the clock
-            moves on by the largest.
+            advances by the largest.
         participation: chance that a client takes part in a round: one, or one for each; or a
             pattern such as ``Exactly(k)``.
         average_over: "all" clients, so that an absent client adds nothing and the shared model
-            moves less (what the theorem has); or those "present", the mean over participants
+            moves less (as in the theorem); or those "present", the mean over participants
             that is usual for FedAvg.
-        behaviours: what clients do that do not send what they declared, by client, such as
-            ``{3: Idle()}``, to test an audit against. Schedules and influence stay those that
-            are declared.
-        challenges: earlier models that are sent again, so that an audit holds for any model.
-        delays: by how many rounds the clients' updates are late, made from the model of that
-            many rounds ago: a number or such as ``RandomDelay(mean=5)``, one or one for each.
+        behaviours: for clients that do not send what they declared, what they do instead, such
+            as ``{3: Idle()}``, to test an audit. Schedules and influence are still the declared
+            ones.
+        challenges: earlier models that are sent again, so that an audit works for any model.
+        delays: by how many rounds the clients' updates are late (made from the model of that
+            many rounds ago): a number or a delay such as ``RandomDelay(mean=5)``, one or one for
+            each.
         asynchronous: a server that waits for nobody, such as ``Asynchronous(buffer=3)``. A round
             is then an aggregation.
-        staleness: what an update that was made from an older model still weighs.
-        own_clock: whether a client's clock counts its own rounds and not the federation's.
-        steering: scales that move while it trains, towards a fairness goal.
+        staleness: how much an update counts that was made from an older model.
+        own_clock: whether a client's clock counts its own rounds instead of the federation's.
+        steering: scales that move during training, towards a fairness goal.
         seed: of the run: first model, mini-batches, participation, delays, arrivals.
         names: of the clients, one each, for tables, plots and files.
 
@@ -97,7 +98,7 @@ class Experiment:
         checks.prepare(self)
 
     def __repr__(self) -> str:
-        """What it is in one line; ``ft.to_toml`` has every setting."""
+        """The experiment in one line; ``ft.to_toml`` gives every setting."""
         epochs = f"{self.local_epochs} epoch{'s' * (self.local_epochs != 1)}"
         work = epochs if self.local_steps is None else "local steps"
         if isinstance(self.local_steps, int):
@@ -140,7 +141,7 @@ class Experiment:
 
     @property
     def period(self) -> int:
-        """By how much the clock moves on in a round (N, in the clock's unit)."""
+        """By how much the clock advances in a round (N, in the clock's unit)."""
         if self.clock == "round":
             return 1
         if self.clock == "epoch":
@@ -149,14 +150,14 @@ class Experiment:
         return int(self.steps.max())
 
     def clock_values(self, first: int, last: int) -> Array:
-        """N of each local update in rounds first to last - 1 (counted from 0).
+        """The clock n of each local update in rounds first to last - 1 (counted from 0).
 
         Shape (rounds, updates, 1), or (rounds, updates, L) where clients differ.
         """
         return self._clock_from(np.arange(first, last, dtype=np.float64) * self.period)
 
     def _clock_from(self, start: Array) -> Array:
-        """The same for rounds before which the clock stood at ``start``."""
+        """The clock of each local update in rounds before which it stood at ``start``."""
         start = start[:, None, None] if start.ndim == 1 else start[:, None, :]
         update = np.arange(int(self.steps.max()))[None, :, None]
         if self.clock == "round":
@@ -167,7 +168,7 @@ class Experiment:
         return start + 1 + update
 
     def step_sizes(self, first: int, last: int) -> Array:
-        """a_n of each local update in those rounds, (rounds, updates, L); 0 where none is made."""
+        """a_n of each local update in those rounds, (rounds, updates, L); 0 for no update."""
         return self._steps_at(self.clock_values(first, last))
 
     def round_step_sizes(self, n: float) -> Array:
@@ -182,7 +183,7 @@ class Experiment:
     def steps_around(self, n: ArrayLike, own: bool = True) -> Array:
         """Step sizes of a round that is centred at clock n, (len(n), updates, L).
 
-        A client with a clock of its own has seen its share of n.
+        A client with its own clock has counted only its share of n.
         """
         clock = np.asarray(n, dtype=np.float64).ravel()
         start = np.maximum(clock - self.period / 2, 0.0)
@@ -227,7 +228,7 @@ class Experiment:
 
     @cached_property
     def batch_sizes(self) -> NDArray[np.int64]:
-        """Samples in each client's mini-batches: all it has, where that is fewer."""
+        """Samples in each client's mini-batches: at most all it has."""
         return np.minimum(self.batch_size, np.asarray(self.problem.sizes))
 
     @property
@@ -253,7 +254,7 @@ class Experiment:
 
     @cached_property
     def weighted_counts(self) -> Array:
-        """The same, each update counted by what its staleness leaves of its weight, (L,)."""
+        """Like :attr:`counts`, each update times its staleness weight, (L,)."""
         if self.asynchronous is not None:
             mean = arrivals.mean_factors(self.asynchronous, self.num_clients, self.staleness)
         else:
@@ -263,11 +264,11 @@ class Experiment:
 
     @property
     def reference(self) -> int:
-        """The client with the largest step sizes in the limit of those that take part."""
+        """Of the clients that take part, the one with the largest step sizes in the limit."""
         return reference_client(self.schedules, self.counts)
 
     def field_weights(self, n: ArrayLike) -> Array:
-        """What each client's mean field weighs in the ODE's right side at clock n, (..., L).
+        """The weight of each client's mean field in the ODE's right side at clock n, (..., L).
 
         Server weight times participation times step sum, over the reference client's step
         sum: (1/L) p_n for the plain mean.
@@ -280,9 +281,9 @@ class Experiment:
         return influences.limit_field_weights(self)
 
     def local_drift(self, n: ArrayLike) -> Array:
-        """How far, in step sizes, a client's own updates have moved it when it updates, (..., L).
+        """How far, in step sizes, a client has moved by itself when it updates, (..., L).
 
-        The mean over a round's updates, each counted by its step size, of the sum of the step
+        The mean over a round's updates, each weighted by its step size, of the sum of the step
         sizes before it: about half of the round's sum.
         """
         return influences.local_drift(self, n)
@@ -290,8 +291,8 @@ class Experiment:
     def effective_influence(self, first: int, last: int) -> Array:
         """Effective influence in rounds first to last - 1 (counted from 0), (rounds, L).
 
-        Server weight times participation times sum of step sizes, over the same of the
-        reference client: what weighs the clients' mean fields in the ODE at finite n.
+        Server weight times participation times sum of step sizes, divided by the same of the
+        reference client: the weights of the clients' mean fields in the ODE at finite n.
         """
         return influences.effective_influence(self, np.arange(first, last))
 
@@ -302,11 +303,11 @@ class Experiment:
         return np.asarray(p, dtype=np.float64)
 
     def influence(self, round: int | None = None) -> Influence:
-        """Effective influence in one round (counted from 1; default the last), factors apart."""
+        """Effective influence in one round (from 1; default the last), and each of its factors."""
         k = self.rounds if round is None else round
         check_whole("round", k)
         return influences.in_round(self, k)
 
     def groups(self) -> list[ClientGroup]:
-        """Clients that cannot be told apart by their influence, for tables and legends."""
+        """Groups of clients with the same influence, for tables and legends."""
         return influences.groups(self)

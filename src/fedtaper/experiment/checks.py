@@ -51,15 +51,15 @@ def _set(e: Experiment, name: str, value: Any) -> None:
 
 
 def _check_rules(e: Experiment) -> None:
-    parts: tuple[tuple[str, Any, type, str], ...] = (
-        ("local", e.local, LocalRule, "Sgd() or Proximal(mu=0.1)"),
-        ("server", e.server, ServerRule, "Average() or Adam()"),
+    parts: tuple[tuple[str, Any, type, str, str], ...] = (
+        ("local", e.local, LocalRule, "Sgd() or Proximal(mu=0.1)", "Memoryless"),
+        ("server", e.server, ServerRule, "Average() or Adam()", "PlainServer"),
     )
-    for name, rule, kind, such in parts:
+    for name, rule, kind, such, base in parts:
         if isinstance(rule, type) or not isinstance(rule, kind):
             raise FedtaperError(
                 f"{name} must be a rule such as {such}, not {rule!r}; published methods are "
-                "in ft.PRESETS, and a rule of your own subclasses ft.Memoryless"
+                f"in ft.PRESETS; subclass ft.{base} for a rule of your own"
             )
 
 
@@ -67,18 +67,18 @@ def _check_schedules(e: Experiment) -> None:
     if len(e.schedules) != e.num_clients:
         raise FedtaperError(
             f"{len(e.schedules)} schedules for {e.num_clients} clients; give one per "
-            "client, or a single one for all"
+            "client, or one for all"
         )
     if e.local.receives != e.server.travels:
         raise FedtaperError(
-            f"{type(e.local).__name__} and {type(e.server).__name__} do not fit: "
+            f"{type(e.local).__name__} and {type(e.server).__name__} do not fit together: "
             "Scaffold() needs server=Controlled(), and no other rule does"
         )
 
 
 def _check_local_work(e: Experiment) -> None:
     if (e.local_steps is None) == (e.local_epochs is None):
-        raise FedtaperError("give either local_steps or local_epochs, and not both")
+        raise FedtaperError("give either local_steps or local_epochs, not both or neither")
     name = "local_epochs" if e.local_steps is None else "local_steps"
     given = np.atleast_1d(np.asarray(getattr(e, name), dtype=object)).tolist()
     if not given:
@@ -94,7 +94,7 @@ def _check_clock(e: Experiment) -> None:
         _set(e, "clock", e.problem.default_clock if e.local_epochs else "update")
     one_of("clock", e.clock, CLOCKS)
     if e.clock == "epoch" and e.local_epochs is None:
-        raise FedtaperError('clock = "epoch" needs local_epochs in place of local_steps')
+        raise FedtaperError('clock = "epoch" needs local_epochs instead of local_steps')
 
 
 def _check_participation(e: Experiment) -> None:
@@ -107,26 +107,28 @@ def _check_arrivals(e: Experiment) -> None:
     if e.delays is not None:
         _set(e, "delays", as_delays(e.delays, e.num_clients))
     if isinstance(e.staleness, type) or not isinstance(e.staleness, Staleness):
-        raise FedtaperError(f"staleness must be such as Polynomial(0.5), not {e.staleness!r}")
+        raise FedtaperError(
+            f"staleness must be a weight such as Polynomial(0.5), not {e.staleness!r}"
+        )
     for i in np.flatnonzero(e.rates == 0):
         warn(f"client {i} never takes part (participation 0): it has no influence")
     if not e.in_step and (e.average_over == "present" or e.local.keeps == "run"):
         raise FedtaperError(
-            'late updates and own clocks need average_over="all" and local rules '
-            "that keep nothing from round to round"
+            'late updates and own clocks need average_over="all" and a local rule '
+            "that keeps nothing from round to round"
         )
     if e.asynchronous is None:
         return
     if not isinstance(e.asynchronous, Asynchronous):
         raise FedtaperError(
-            f"asynchronous must be such as Asynchronous(buffer=3), not {e.asynchronous!r}"
+            f"asynchronous must be a server such as Asynchronous(buffer=3), not {e.asynchronous!r}"
         )
     e.asynchronous.check(e.num_clients)
     if e.delays is not None:
-        raise FedtaperError("an asynchronous server has delays of its own: leave out delays")
+        raise FedtaperError("an asynchronous server makes its own delays: leave out delays")
     if np.any(e.rates < 1):
         raise FedtaperError(
-            "at an asynchronous server clients come and go by mean_on and mean_off: leave "
+            "at an asynchronous server clients come and go by its mean_on and mean_off: leave "
             "participation = 1"
         )
 
@@ -137,7 +139,7 @@ def _check_names(e: Experiment) -> None:
     names = tuple(map(str, e.names)) if isinstance(e.names, (tuple, list)) else ()
     if len(names) != e.num_clients or len(set(names)) < len(names):
         raise FedtaperError(
-            f"names must be {e.num_clients} different words, one per client, not {e.names!r:.80}"
+            f"names must be {e.num_clients} different names, one per client, not {e.names!r:.80}"
         )
     _set(e, "names", names)
 
@@ -149,5 +151,5 @@ def _note_short_batches(e: Experiment) -> None:
         more = f" (and {len(short) - 1} more)" if len(short) > 1 else ""
         warn(
             f"{e.name(first)}{more} holds {e.problem.sizes[first]} samples, fewer than "
-            f"batch_size {e.batch_size}: its batches are as short"
+            f"batch_size {e.batch_size}: its batches have only as many samples as it holds"
         )

@@ -1,7 +1,7 @@
-"""How much each client counts in an experiment: its step sizes and everything beside them.
+"""How much each client counts in an experiment: its step sizes and everything besides them.
 
-A client's mean field weighs server weight x participation x what its steps count in all, and
-effective influence is that over the reference client's.
+The weight of a client's mean field is server weight x participation x what its steps count in
+total. Effective influence is that divided by the reference client's.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ CHUNK = 1000  # rounds whose step sizes are looked at together: what the process
 
 
 def field_weights(e: Experiment, n: ArrayLike) -> Array:
-    """What each client's mean field weighs in the ODE's right side at clock n, (..., L).
+    """The weight of each client's mean field in the ODE's right side at clock n, (..., L).
 
-    It is that of a round centred at n, so it needs no table of rounds and serves any n,
-    however far.
+    It is that of a round centred at n, so it needs no table of rounds and works for any n,
+    however large.
     """
     a = e.steps_around(n)
     pace = summed(e.steps_around(n, own=False))[:, e.reference, None]
@@ -36,7 +36,7 @@ def field_weights(e: Experiment, n: ArrayLike) -> Array:
 
 
 def _raw(e: Experiment, a: Array) -> Array:
-    """What each client's mean field weighs in rounds with these step sizes, (rounds, L)."""
+    """The weight of each client's mean field in rounds with these step sizes, (rounds, L)."""
     sums, counts = summed(a), e.local.counts(a)
     weights = e.server_weights(sums)
     counted = sums if counts is a else summed(counts)
@@ -52,7 +52,7 @@ def _taking(e: Experiment, weights: Array) -> Array:
 
 
 def local_drift(e: Experiment, n: ArrayLike) -> Array:
-    """How far, in step sizes, a client's own updates have moved it when it updates, (..., L)."""
+    """How far, in step sizes, a client has moved by itself when it updates, (..., L)."""
     a = e.steps_around(n)
     sums = a.sum(axis=1)
     return ((sums - (a * a).sum(axis=1) / sums) / 2).reshape(*np.shape(n), e.num_clients)
@@ -85,14 +85,14 @@ def limit_field_weights(e: Experiment) -> Array:
 
 
 def _mean_gain(e: Experiment) -> Array:
-    """How much a round of equal steps counts, over the sum of the steps, (L,)."""
+    """How much a round of equal steps counts, divided by the sum of the steps, (L,)."""
     made = np.arange(int(e.steps.max()))[:, None] < e.steps[None, :]
     even = made / e.steps
     return e.local.counts(even[None]).sum(axis=1)[0]
 
 
 def in_round(e: Experiment, round_: int) -> Influence:
-    """Effective influence in one round (counted from 1), factors apart."""
+    """Effective influence in one round (counted from 1), and each of its factors."""
     a = e.steps_around([(round_ - 0.5) * e.period])
     sums = a.sum(axis=1)
     weights = e.server_weights(sums)
@@ -115,7 +115,7 @@ def in_round(e: Experiment, round_: int) -> Influence:
 
 
 def groups(e: Experiment) -> list[ClientGroup]:
-    """Clients that cannot be told apart by their influence."""
+    """Groups of clients with the same influence."""
     effect, limit = e.influence(), e.limit_influence
     found: dict[Any, list[int]] = {}
     for i, schedule in enumerate(e.schedules):

@@ -50,16 +50,16 @@ class Custom(Network):
     Args:
         loss: a function of (model, *batch) that returns the batch's mean loss, or a pair of
             that and the share of correct answers.
-        init: a function without arguments that makes a ``torch.nn.Module`` (its class, say),
+        init: a function without arguments that makes a ``torch.nn.Module`` (such as its class),
             called after torch was seeded; or a module, from whose weights every run starts.
-            Frozen weights and buffers belong to the model, the same in every run. The model
+            Frozen weights and buffers are part of the model, the same in every run. The model
             trains in the mode in which it is made (usually train mode, with dropout).
         client_data: one entry per client: an array or a tuple of arrays of equal length
             (tensors, NumPy, data frames), a dictionary of arrays, or a data set with a length
             and an index (``torch.utils.data.Dataset``, a Hugging Face data set, a list of
             samples). The loss gets a tuple's parts as arguments, a dictionary as one.
         evaluate: a function of the shared model, in evaluation mode, that returns a dictionary
-            of names and numbers, once per round.
+            of names and numbers; called once per round.
         lazy: read samples when they are needed, so that augmentation is fresh in every epoch
             and the data may be larger than memory. The default is True for data sets and
             False for arrays.
@@ -67,9 +67,9 @@ class Custom(Network):
         collate: a function from a list of samples to a batch.
         sampler: a function of the client's number that returns the order of one pass over its
             samples, such as a ``torch.utils.data.WeightedRandomSampler``.
-        buffers: "refuse" models that keep running statistics (BatchNorm); or "average" them
-            with the weights, which is outside the theorem: no step size applies to them.
-        check_finite: look for NaN and infinity in the data (a data set's as it is read).
+        buffers: "refuse" models that keep running statistics (BatchNorm), or "average" the
+            statistics with the weights. That is outside the theorem: no step size applies to them.
+        check_finite: look for NaN and infinity in the data (in a data set, as it is read).
 
     >>> import torch
     >>> from torch.nn.functional import mse_loss
@@ -104,7 +104,9 @@ class Custom(Network):
                 raise FedtaperError(f"{name} must be a function, not {getattr(self, name)!r:.80}")
         if not isinstance(self.client_data, Sized):
             given = type(self.client_data).__name__
-            raise FedtaperError(f"client_data must be a list with an entry per client, not {given}")
+            raise FedtaperError(
+                f"client_data must be a list with one entry per client, not {given}"
+            )
         if not len(self.client_data):
             raise FedtaperError("client_data is empty: give one entry per client")
         check_whole("workers", self.workers, low=0)
@@ -145,12 +147,13 @@ class Custom(Network):
         found = self.samples[client]
         if not isinstance(found, InMemory):
             raise FedtaperError(
-                f"client {client}: its data set is read when needed; lazy=False reads it at once"
+                f"client {client}: its data set is read as needed, so there is no tensor of all "
+                "samples; lazy=False reads it at once"
             )
         return found
 
     def module(self) -> torch.nn.Module:
-        """The model: its trained weights to be filled in, the rest always the same."""
+        """The model: its trained weights are still to be filled in, the rest is fixed."""
         with seeded(_FROZEN):
             return self._made()
 
@@ -167,7 +170,7 @@ class Custom(Network):
 
     @cached_property
     def dim(self) -> int:
-        """How many numbers travel: the model's trained parameters."""
+        """How many numbers are sent: the model's trained parameters."""
         return size_of(self.module())
 
     def initial(self, seed: int) -> Array:
@@ -201,7 +204,7 @@ class Custom(Network):
             found = np.array([int(i) for i in self.sampler(client)], dtype=np.int64)
         if np.any((found < 0) | (found >= self.sizes[client])):
             raise FedtaperError(
-                f"client {client}: its sampler names samples outside 0 to {self.sizes[client] - 1}"
+                f"client {client}: its sampler gives samples outside 0 to {self.sizes[client] - 1}"
             )
         return found
 
@@ -228,11 +231,11 @@ class Custom(Network):
         loss, right = found if isinstance(found, tuple) else (found, None)
         if not isinstance(loss, torch.Tensor):
             raise FedtaperError(
-                f"loss must return a tensor, the batch's mean loss, not {type(loss).__name__}"
+                f"loss must return a tensor (the batch's mean loss), not {type(loss).__name__}"
             )
         if loss.ndim:
             raise FedtaperError(
-                f"loss must return one number, the batch's mean, not shape {tuple(loss.shape)}"
+                f"loss must return one number (the batch's mean), not shape {tuple(loss.shape)}"
             )
         return loss, right
 
@@ -257,7 +260,7 @@ class Custom(Network):
 
 
 def averages_statistics(problem: Problem) -> bool:
-    """Whether running statistics (BatchNorm) travel beside the weights and are averaged."""
+    """Whether running statistics (BatchNorm) are sent with the weights and averaged."""
     if not isinstance(problem, Custom) or problem.buffers != "average":
         return False
     return bool(statistics_of(problem.module()))

@@ -37,23 +37,23 @@ _MODELS = ("cnn", "features")
 
 @dataclass(frozen=True)
 class SeizureDetection(Network):
-    """Hospitals of unlike size and seizure share train one detector.
+    """Hospitals with different sizes and shares of seizures train one detector.
 
     A client is a hospital and holds all windows of its infants. One of ``folds`` parts of the
     infants is held out, so no infant is ever on both sides.
 
     Args:
         data: "neonatal_eeg" (the file ``neonatal_eeg.npz`` in a local folder) or "synthetic",
-            a stand-in that needs no file.
+            synthetic windows that need no file.
         model: "cnn", a small one-dimensional network on the signal, or "features", a linear
             model on twelve features of a window.
         shares: each hospital's share of the infants; they are scaled to sum to 1.
         seizure_shares: how common infants with seizures are at each hospital, relative to the
-            others.
+            other hospitals.
         fold, folds: which part of the infants is held out, and how many parts there are.
         expert: whose labels: "A", "B" or "both" (all windows of both).
         data_dir: the folder of the file, if not named by FEDTAPER_DATA.
-        seed: of hospitals, folds and the stand-in (the experiment has a seed of its own).
+        seed: of hospitals, folds and synthetic data (the experiment has a seed of its own).
 
     >>> problem = SeizureDetection("synthetic", model="features")
     >>> problem.num_clients, problem.dim
@@ -85,7 +85,7 @@ class SeizureDetection(Network):
         if len(self.shares) < 2 or len(self.shares) != len(self.seizure_shares):
             raise FedtaperError(
                 f"shares has {len(self.shares)} hospitals and seizure_shares "
-                f"{len(self.seizure_shares)}; give at least two, the same number in both"
+                f"{len(self.seizure_shares)}; give the same number in both, at least two"
             )
         if not all(s > 0 for s in self.shares):
             raise FedtaperError("shares must be above 0: every hospital has infants")
@@ -125,7 +125,7 @@ class SeizureDetection(Network):
 
     @cached_property
     def held_out(self) -> frozenset[int]:
-        """The infants of this fold: dealt out in turn, hospital by hospital, kind by kind."""
+        """The infants of this fold: assigned in turn, hospital by hospital, kind by kind."""
         shuffled = draws.generator(self.seed, _FOLDS).permutation(self.windows.infants)
         order = sorted(
             (int(i) for i in shuffled), key=lambda i: (self.hospital[i], self.windows.seizure(i))
@@ -229,7 +229,7 @@ class SeizureDetection(Network):
 
     @property
     def in_memory(self) -> bool:
-        """All windows are."""
+        """True: all windows are in memory."""
         return True
 
     def batch_loss(self, module: Any, x: Any, y: Any) -> tuple[Any, Any]:

@@ -1,9 +1,9 @@
 """A Gauss-Markov process of which any stretch can be computed by itself.
 
-x_{t+1} = rho x_t + sqrt(1 - rho^2) e_t. A stretch comes from (seed, client, place), so a run does
-not depend on the engine, on batching over seeds or on a resume. The process is cut into blocks;
-the values at the ends of a block are drawn first and the rest is filled in by halving, each value
-from its conditional law given the two neighbours. Blocks are so long that their ends are
+x_{t+1} = rho x_t + sqrt(1 - rho^2) e_t. A stretch depends only on (seed, client, place), so a run
+does not depend on the engine, on batching over seeds or on a resume. The process is cut into
+blocks; the values at the ends of a block are drawn first and the rest is filled in by halving, each
+value from its conditional law given the two neighbours. Blocks are so long that their ends are
 independent to one part in 1e8.
 """
 

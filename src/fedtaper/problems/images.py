@@ -51,19 +51,19 @@ class ImageClassification(Network):
 
     Args:
         data_set: "digits" (comes with scikit-learn), "organsmnist", "bloodmnist", "cifar10"
-            and their kin (see ``fedtaper.problems.data.SOURCES``), or the path of an ``.npz`` file.
+            and more (see ``fedtaper.problems.data.SOURCES``), or the path of an ``.npz`` file.
         split: who holds what: ``RareClass(r)``, ``DominantClass(share)``, ``Iid()`` or
             ``Dirichlet(alpha)``.
         model: "resnet9", "lenet5", "cnn", or a function of (channels, height, width, classes)
             that makes a ``torch.nn.Module`` without running statistics.
         num_clients: how many clients (L).
-        augment: flip and turn the training images a little; by default for MedMNIST's sets.
-        rare: the class whose test metrics are shown apart; by default the split's.
+        augment: flip the training images and turn them a little; by default for MedMNIST's sets.
+        rare: the class whose test metrics are shown separately; by default the split's.
         start: "one" first model for all, or the "mean" of L of them. In a network the mean
             is smaller by sqrt(L) in every layer, which stalls one without normalisation.
         data_dir: a folder that holds the data set's file (else downloaded, once).
         seed: of the split (the experiment has a seed of its own for the run).
-        drift: lets the clients' class shares move with the rounds, ``LabelDrift(rounds=50)``.
+        drift: lets the clients' class shares change over the rounds: ``LabelDrift(rounds=50)``.
 
     >>> from fedtaper import RareClass
     >>> problem = ImageClassification("digits", split=RareClass(8), model="cnn")
@@ -91,7 +91,7 @@ class ImageClassification(Network):
         check_type("data_set", self.data_set, str)
         one_of("start", self.start, ("one", "mean"))
         if not isinstance(self.split, Split):
-            raise FedtaperError(f"split must be such as RareClass(6), not {self.split!r}")
+            raise FedtaperError(f"split must be a split such as RareClass(6), not {self.split!r}")
         if not isinstance(self.model, str) and not callable(self.model):
             raise FedtaperError(f"model must be a name or a function, not {self.model!r:.80}")
         if self.augment is not None:
@@ -128,14 +128,15 @@ class ImageClassification(Network):
         data = self.data
         if self.num_clients > len(data.train_y):
             raise FedtaperError(
-                f"{self.num_clients} clients share {len(data.train_y)} samples: use fewer clients"
+                f"{self.num_clients} clients are too many for {len(data.train_y)} samples: use "
+                "fewer clients"
             )
         found = self.split.places(data.train_y, self.num_clients, len(data.classes), self.seed)
         sizes = tuple(len(part) for part in found)
         if self.client_samples is not None and sizes != self.client_samples:
             raise FedtaperError(
                 f"this {self.data_set} is not the data of the stored run: its clients hold "
-                f"{sizes} samples, not {self.client_samples}"
+                f"{sizes} samples, those of the run {self.client_samples}"
             )
         return found
 
@@ -163,7 +164,7 @@ class ImageClassification(Network):
         return tuple(self.data.train_y[p] for p in self.places)
 
     def module(self) -> torch.nn.Module:
-        """The network: its trained weights to be filled in, the rest always the same."""
+        """The network: its trained weights are still to be filled in, the rest is fixed."""
         need_torch()
         with seeded(0):
             return self._made()
@@ -215,12 +216,12 @@ class ImageClassification(Network):
         return x, y
 
     def batch_loss(self, module: Any, x: Any, y: Any) -> tuple[Any, Any]:
-        """Mean cross-entropy, and the share of right answers."""
+        """Mean cross-entropy, and the share of correct answers."""
         return cross_entropy_and_accuracy(module, x, y)
 
     @property
     def in_memory(self) -> bool:
-        """All images are."""
+        """True: all images are in memory."""
         return True
 
     @cached_property

@@ -82,7 +82,9 @@ class LinearRegression(Quadratic):
         sizes = per_client("samples", self.samples, self.num_clients)
         for i, size in enumerate(sizes):
             if not (size >= 1 and np.isfinite(size) and size == int(size)):
-                raise FedtaperError(f"client {i} has {size:g} samples; every client needs some")
+                raise FedtaperError(
+                    f"client {i} has {size:g} samples: every client needs at least one"
+                )
         check_memory("this regression", float(sizes.sum()) * (self.dim + 1) + self.dim**2)
         per_client("feature_spread", self.feature_spread, self.num_clients, low=1e-300)
         per_client("sigma_w", self.sigma_w, 1, low=0)
@@ -97,7 +99,7 @@ class LinearRegression(Quadratic):
                     f"({self.num_clients}, {self.dim})"
                 )
             if not np.all(np.isfinite(as_numbers("true_w", self.true_w))):
-                raise FedtaperError("true_w holds a number that is not finite")
+                raise FedtaperError("true_w must be finite numbers: it holds NaN or infinity")
 
     @classmethod
     def from_arrays(
@@ -106,7 +108,7 @@ class LinearRegression(Quadratic):
         """The user's own data: ``x[i]`` of shape (samples, d) and ``y[i]`` of shape (samples,)."""
         for name, given in (("x", x), ("y", y)):
             if not isinstance(given, Iterable):
-                raise FedtaperError(f"{name} needs an array per client, not {given!r:.80}")
+                raise FedtaperError(f"{name} needs one array per client, not {given!r:.80}")
         xs = tuple(np.ascontiguousarray(as_numbers("x", a)) for a in x)
         ys = tuple(np.ascontiguousarray(as_numbers("y", a)) for a in y)
         if not xs or len(xs) != len(ys):
@@ -121,14 +123,15 @@ class LinearRegression(Quadratic):
                 raise FedtaperError(f"client {i} is empty: every client needs at least one sample")
             if xi.shape[1] != xs[0].shape[1]:
                 raise FedtaperError(
-                    f"client {i} has {xi.shape[1]} features and client 0 {xs[0].shape[1]}"
+                    f"client {i} has {xi.shape[1]} features and client 0 has {xs[0].shape[1]}: all "
+                    "clients need the same number"
                 )
             for name, array in (("x", xi), ("y", yi)):
                 if not np.all(np.isfinite(array)):
                     where = tuple(int(v) for v in np.argwhere(~np.isfinite(array))[0])
                     raise FedtaperError(
                         f"client {i}: {name}{list(where)} is {array[where]}; "
-                        "remove or mend samples that are not finite numbers"
+                        "remove or correct samples that are not finite numbers"
                     )
         sizes = tuple(len(yi) for yi in ys)
         made = cls(num_clients=len(xs), dim=xs[0].shape[1], samples=sizes, **settings)
@@ -181,7 +184,7 @@ class LinearRegression(Quadratic):
 
     @cached_property
     def rows(self) -> Array:
-        """All clients' samples below one another, a row (x, y) each: the engines' layout."""
+        """All clients' samples stacked, one row (x, y) per sample: the engines' layout."""
         return np.concatenate([np.column_stack(xy) for xy in zip(self.x, self.y, strict=True)])
 
     @cached_property

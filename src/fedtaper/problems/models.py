@@ -59,7 +59,7 @@ def resnet9(channels: int, height: int, width: int, classes: int) -> nn.Module:
 def lenet5(channels: int, height: int, width: int, classes: int) -> nn.Module:
     """LeNet-5: 44 thousand parameters for 28 x 28 images of one channel.
 
-    Pooling stands before the ReLU: the two commute, and fewer numbers pass the second.
+    Pooling comes before the ReLU: the two commute, and the ReLU then has fewer numbers to do.
     """
     side = [((length - 4) // 2 - 4) // 2 for length in (height, width)]
     if min(side) < 1:
@@ -118,7 +118,7 @@ def usable(module: nn.Module, average_buffers: bool = False) -> nn.Module:
     """The module, refused if it keeps running statistics or has nothing to train.
 
     Running statistics are changed by looking at data, not by a step size: no influence
-    applies to them. ``average_buffers`` lets them travel and be averaged with the weights.
+    applies to them. With ``average_buffers`` they are sent and averaged with the weights.
     """
     for name, buffer in module.named_buffers():
         last = name.rsplit(".", 1)[-1]
@@ -126,16 +126,19 @@ def usable(module: nn.Module, average_buffers: bool = False) -> nn.Module:
             owner = name.rsplit(".", 1)[0]
             raise FedtaperError(
                 f"the model keeps running statistics ({name}): they follow the data, not the "
-                "step sizes, so no client's influence on them could be set or checked. Turn "
+                "step sizes, so no client's influence on them can be set or checked. Turn "
                 f"{owner} into GroupNorm with ft.groupnorm(model), or average the statistics, "
-                'outside the theorem, with Custom(..., buffers="average")'
+                'which is outside the theorem, with Custom(..., buffers="average")'
             )
         if buffer.is_floating_point() and buffer.requires_grad:
-            raise FedtaperError(f"the buffer {name} asks for gradients: make it a parameter")
+            raise FedtaperError(f"the buffer {name} requires gradients: make it a parameter")
     if not any(p.requires_grad for p in module.parameters()):
         raise FedtaperError("the model has no parameters to train")
     for name, part in module.named_modules():
         counts = isinstance(part, nn.modules.batchnorm._NormBase) and part.momentum is None
         if counts and part.track_running_stats:
-            raise FedtaperError(f"{name}: momentum=None counts batches, and counts do not travel")
+            raise FedtaperError(
+                f"{name}: momentum=None counts batches, and counts cannot be averaged; give it a "
+                "momentum"
+            )
     return module

@@ -35,13 +35,13 @@ class MovingRegression:
     """A stream whose true parameters move: slowly, at once, or both.
 
     No step size that tapers to 0 follows a target for ever, and there is no equilibrium to
-    reach: :meth:`error` is the distance to where w*(p_n) stands in each round.
+    reach: :meth:`error` is the distance to w*(p_n) as it is in each round.
 
     Args:
         stream: what moves.
-        drift: how far a client's true parameters move per round, each in a direction of its
-            own: one, or one for each.
-        change_round: before which round (counted from 1) the parameters change at once.
+        drift: how far a client's true parameters move per round, each client in its own
+            direction: one, or one for each.
+        change_round: the round (counted from 1) before which the parameters change at once.
         change: how far they then move, in a new direction: one, or one for each.
         seed: of the directions.
 
@@ -70,7 +70,7 @@ class MovingRegression:
         if self.change_round is not None:
             check_whole("change_round", self.change_round)
         elif np.any(np.asarray(self.change) != 0):
-            raise FedtaperError("a change needs its round: give change_round")
+            raise FedtaperError("a change needs a round: give change_round")
 
     @property
     def num_clients(self) -> int:
@@ -147,11 +147,11 @@ class MovingRegression:
         return batch_gradient(w, batch)
 
     def metrics(self, w: Array, p_n: Array, p: Array) -> dict[str, Array]:
-        """Nothing: what a model is worth depends on the round (see :meth:`error`)."""
+        """Nothing: how good a model is depends on the round (see :meth:`error`)."""
         return {}
 
     def equilibrium_at(self, p: ArrayLike, round_: ArrayLike) -> Array:
-        """Where w*(p) stands in a round, or in each of several (counted from 1): (..., d)."""
+        """w*(p) in a round, or in each of several rounds (counted from 1): (..., d)."""
         rounds = np.atleast_1d(np.asarray(round_, dtype=np.int64))
         w = np.concatenate([self.targets(k - 1, k) for k in rounds.tolist()])
         found = equilibrium(population_moments(self.stream, w), np.broadcast_to(p, w.shape[:2]))

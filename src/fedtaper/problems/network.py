@@ -33,7 +33,7 @@ def need_torch() -> None:
 
 @dataclass(frozen=True)
 class Minibatches:
-    """One client's mini-batches in one round: a row a local update, padded with sample 0.
+    """One client's mini-batches in one round: one row per local update, padded with sample 0.
 
     ``size`` says how many of a row's samples are real (the last batch of an epoch may be
     short); ``flip`` and ``angle`` are each image's augmentation, or None. ``keys`` holds one
@@ -76,11 +76,11 @@ Order = Callable[[int], NDArray[np.int64]]  # a sampler: the samples of one pass
 def minibatches(
     e: Experiment, seed: int, client: int, round_: int, augment: bool, order: Order | None = None
 ) -> Minibatches:
-    """Counted by (seed, client, round): the same on every engine, and on a resume.
+    """One client's mini-batches in a round: the same on every engine, and after a resume.
 
     With ``local_epochs`` every epoch goes through the client's samples once, in a new order;
     with ``local_steps`` every mini-batch is drawn with replacement. A client with fewer samples
-    than ``batch_size`` makes batches of all it has. ``order`` takes the place of both draws.
+    than ``batch_size`` makes batches of all it has. ``order`` replaces both draws.
     """
     samples, size, steps = int(e.problem.sizes[client]), e.batch_size, int(e.steps[client])
     index = np.zeros((steps, size), dtype=np.int64)
@@ -113,13 +113,13 @@ def minibatches(
 
 
 def _passes(order: Order, keys: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """The first ``count`` samples of as many passes of a sampler as they take."""
+    """The first ``count`` samples, from as many passes of a sampler as that takes."""
     found: list[NDArray[np.int64]] = []
     while sum(map(len, found)) < count:
         key = draws.keys_after(int(keys[0]), len(found) + 1)[-1]
         one = order(key)
         if not len(one):
-            raise FedtaperError("the sampler gave no samples")
+            raise FedtaperError("the sampler returned no samples")
         found.append(one)
     return np.concatenate(found)[:count]
 
@@ -155,18 +155,18 @@ STATISTICS = ("running_mean", "running_var")
 
 
 def statistics_of(module: torch.nn.Module) -> list[torch.Tensor]:
-    """Running statistics, which travel beside the parameters where that is allowed."""
+    """Running statistics, which are sent with the parameters where that is allowed."""
     named = module.named_buffers()
     return [b for name, b in named if name.rsplit(".", 1)[-1] in STATISTICS]
 
 
 def size_of(module: torch.nn.Module) -> int:
-    """How many numbers travel: trained parameters, then running statistics."""
+    """How many numbers are sent: trained parameters, then running statistics."""
     return sum(t.numel() for t in (*parameters_of(module), *statistics_of(module)))
 
 
 def flat_parameters(module: torch.nn.Module) -> torch.Tensor:
-    """All that travels as one vector: trained parameters, then running statistics."""
+    """All that is sent, as one vector: trained parameters, then running statistics."""
     import torch
 
     travel = (*parameters_of(module), *statistics_of(module))
@@ -190,7 +190,7 @@ def bind(module: torch.nn.Module, w: torch.Tensor, gradient: torch.Tensor | None
         buffer.data = w[start:end].view(buffer.shape)
         start = end
     if start != w.numel():
-        raise FedtaperError(f"a model of {start} parameters cannot take {w.numel()} numbers")
+        raise FedtaperError(f"the model has {start} parameters, but was given {w.numel()} numbers")
 
 
 def first_model(make: Any, seed: int, draws_: int) -> Array:
@@ -227,7 +227,7 @@ def reference_gradient(problem: Any, client: int, w: Array, batch: Minibatches) 
 
 @contextmanager
 def evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode and no gradients inside; every part's own mode again afterwards."""
+    """Evaluation mode and no gradients inside; afterwards every part is in its own mode again."""
     import torch
 
     modes = [(part, part.training) for part in module.modules()]
@@ -241,7 +241,7 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
 
 
 def scores_along(problem: Any, w: Array) -> dict[str, Array]:
-    """The shared model's scores along trajectories w (seeds, rounds, d): the reference's."""
+    """The shared model's scores along trajectories w (seeds, rounds, d), as in the reference."""
     import torch
 
     found: dict[str, Array] = {}
@@ -255,9 +255,9 @@ def scores_along(problem: Any, w: Array) -> dict[str, Array]:
 
 
 def trial(problem: Any, client: int = 0) -> bool:
-    """Try the loss on a few of a client's samples; whether the model drew random numbers.
+    """Try the loss on a few of a client's samples; returns whether the model drew random numbers.
 
-    Mistakes in the model, the loss or the data are named here, before a run begins.
+    Mistakes in the model, the loss or the data are reported here, before a run begins.
     """
     import torch
 
@@ -276,7 +276,7 @@ def trial(problem: Any, client: int = 0) -> bool:
 
 
 def _said(trouble: Exception, client: int, taken: tuple[Any, ...]) -> str:
-    """What went wrong in the user's loss, in the user's words."""
+    """What went wrong in the user's loss, in the user's terms."""
     import torch
 
     shapes = [
@@ -295,7 +295,7 @@ class Network:
     """What problems with a torch module share: the reference engine's view of them."""
 
     def gradient(self, client: int, w: Array, batch: Minibatches) -> Array:
-        """The mini-batch gradient at w, in double precision: the reference's."""
+        """The mini-batch gradient at w, in double precision, for the reference engine."""
         return reference_gradient(self, client, w, batch)
 
     def metrics(self, w: Array, p_n: Array, p: Array) -> dict[str, Array]:

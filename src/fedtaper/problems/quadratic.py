@@ -1,4 +1,4 @@
-"""What every quadratic problem can tell from its moments: fields, losses, equilibria."""
+"""What every quadratic problem can compute from its moments: fields, losses, equilibria."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def equilibrium(moments: Moments, p: ArrayLike) -> Array:
 def weighted(p: Array, terms: Array) -> Array:
     """The sum over clients of p_i times term i: (..., *shape) for terms (L, *shape).
 
-    Row by row, so that a row's bits do not depend on how many rows are handed in: a product of
-    whole matrices goes other ways for one row than for many, and a resumed or watched run is
+    Row by row, so that a row's bits do not depend on how many rows there are: a product of whole
+    matrices is computed differently for one row and for many, and a resumed or watched run is
     measured in other blocks of rounds.
     """
     found = p[..., None, :] @ terms.reshape(len(terms), -1)
@@ -52,7 +52,7 @@ def checked_influences(p: ArrayLike, count: int) -> Array:
 
 
 def solved(left: Array, right: Array) -> Array:
-    """The solution of left w = right, or a refusal where there are several."""
+    """The solution of left w = right, or an error if there are several."""
     try:
         return np.asarray(np.linalg.solve(left, right[..., None])[..., 0])
     except np.linalg.LinAlgError:

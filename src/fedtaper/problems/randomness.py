@@ -1,7 +1,7 @@
 """Random numbers of the user's own code (dropout, augmentation, first weights), made repeatable.
 
 Code that draws from the global generators of torch, NumPy or Python is seeded by its place,
-(seed, client, round, step), so that it draws the same on every engine, with any number of
+(seed, client, round, step). So it draws the same numbers on every engine, with any number of
 worker processes, and after a resume.
 """
 
@@ -27,7 +27,7 @@ def seed_everything(key: int) -> None:
 
 
 def seed_step(batch: Any) -> None:
-    """Seed torch for one local update: what dropout draws depends on its place alone."""
+    """Seed torch for one local update: what dropout draws then depends only on its place."""
     import torch
 
     torch.default_generator.manual_seed(batch.key)
@@ -41,7 +41,7 @@ def generators() -> tuple[Any, Any, Any]:
 
 
 def same_generators(before: tuple[Any, Any, Any], now: tuple[Any, Any, Any]) -> bool:
-    """Whether nothing was drawn in between."""
+    """Whether nothing was drawn between the two states."""
     (torch_0, numpy_0, python_0), (torch_1, numpy_1, python_1) = before, now
     drawn = numpy_0[2:] != numpy_1[2:] or not np.array_equal(numpy_0[1], numpy_1[1])
     return not drawn and python_0 == python_1 and bool((torch_0 == torch_1).all())

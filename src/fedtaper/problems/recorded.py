@@ -1,4 +1,4 @@
-"""A problem of which only the sizes are known: its code and data are at the sites."""
+"""A problem whose code and data are at the sites: only its sizes are known."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedtaper.core.protocols import ProblemKind, Unit
 
 @dataclass(frozen=True)
 class Recorded:
-    """Enough of a problem to read a stored run: influences, tables, reports; no training.
+    """Enough of a problem to read a stored run: influences, tables and reports, but no training.
 
     >>> Recorded((20, 30), dim=4).num_clients
     2

@@ -1,4 +1,4 @@
-"""Regression on data that arrives as it is needed: fresh, or correlated in time.
+"""Regression on data that is made as it is needed: fresh, or correlated in time.
 
 A client's features are a Gauss-Markov process (``gauss_markov.py``).
 """
@@ -33,10 +33,10 @@ _EVERY = 4096  # samples to look at
 
 @dataclass(frozen=True)
 class RegressionStream(Quadratic):
-    """L clients with y = x'w_i + noise, whose samples are used once and never return.
+    """L clients with y = x'w_i + noise, whose samples are used once and never again.
 
-    What is minimised is the population risk, so equilibria are those of the distribution and
-    not of a sample. A stream goes on whether or not its client takes part.
+    The population risk is minimised, so equilibria are those of the distribution and not of a
+    sample. A stream advances whether or not its client takes part.
 
     Args:
         num_clients: how many clients (L).
@@ -48,7 +48,7 @@ class RegressionStream(Quadratic):
         true_w: fixed true parameters instead, shape (d,) or (L, d).
         snr_db: variance of x'w over that of the noise, in dB: one, or one for each.
         init_spread: standard deviation of the clients' first models.
-        samples: what a server that weights by samples believes a client to hold.
+        samples: how many samples a server that weights by samples counts for a client.
         seed: of the true parameters (the experiment has a seed of its own).
 
     >>> problem = RegressionStream(num_clients=2, rho=0.99)
@@ -83,7 +83,7 @@ class RegressionStream(Quadratic):
         for i, rho in enumerate(per_client("rho", self.rho, self.num_clients)):
             if not 0 <= rho <= LARGEST_RHO:
                 raise FedtaperError(
-                    f"rho of client {i} is {rho:g}; a stream that forgets has 0 <= rho <= "
+                    f"rho of client {i} is {rho:g}; it must be at least 0 and at most "
                     f"{LARGEST_RHO:g}"
                 )
         per_client("feature_spread", self.feature_spread, self.num_clients, low=1e-300)

@@ -1,7 +1,7 @@
 """Which updates each round adds, from which models: one table for every engine.
 
-A round has slots. Where everyone waits for everyone, slot i is client i, with the delay that
-its update has. At an asynchronous server the slots are the arrivals, in their order.
+A round has slots. Where everyone waits for everyone, slot i is client i, with the delay of its
+update. At an asynchronous server the slots are the arrivals, in their order.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Arrivals:
     Attributes:
         client: whose update; -1 for an empty slot.
         base: the round (from 0) that began with the model it was made from.
-        behind: its staleness, by how many rounds the model had moved on; 0 in empty slots.
-        draw: the round by which its mini-batches are drawn.
+        behind: its staleness: by how many rounds the model had moved on; 0 in empty slots.
+        draw: the round that its mini-batches are drawn for.
         row: the round whose step sizes it was made with.
-        factor: what its staleness leaves of its weight.
+        factor: the factor that its staleness puts on its weight.
         time: simulated time at the end of each round, (rounds,); NaN where there is none.
-        reach: by how many rounds an update may be behind, now or when the run goes on.
+        reach: by how many rounds an update may be behind, now or when the run is extended.
     """
 
     NAMES: ClassVar[tuple[str, ...]] = ("client", "base", "behind", "draw", "row", "factor", "time")
@@ -61,7 +61,7 @@ def late(
     present: NDArray[np.bool_], delays: Sequence[Delay] | None, discount: Staleness,
     own_clock: bool, seed: int,
 ) -> Arrivals:  # fmt: skip
-    """Every client once per round if it is present, with its delay. Rounds count from 0."""
+    """Every client once per round in which it is present, with its delay. Rounds count from 0."""
     rounds, clients = present.shape
     k = np.arange(rounds)[:, None]
     client = np.arange(1, clients + 1) * present - 1
@@ -89,7 +89,7 @@ def arriving(
 
 
 def drawn_by(base: Any, again: Any) -> Any:
-    """The round by which a job's mini-batches are drawn: its model's, or a fresh one.
+    """The round that a job's mini-batches are drawn for: its model's, or a fresh one.
 
     A client that is sent the same model ``again`` draws other mini-batches. The simulated server
     and Flower's buffered one share this rule.
@@ -125,7 +125,7 @@ def mean_factors(rule: Asynchronous, num_clients: int, discount: Staleness) -> A
 def mean_factors_late(
     delays: Sequence[Delay] | None, discount: Staleness, num_clients: int
 ) -> Array:
-    """The same for updates that are late by the law of their delays."""
+    """The mean staleness weight of each client's updates, from the law of their delays."""
     if delays is None:
         return np.full(num_clients, float(discount(0)))
     return np.array([d.law() @ discount(np.arange(d.most + 1)) for d in delays])

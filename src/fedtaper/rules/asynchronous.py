@@ -1,9 +1,9 @@
 """An asynchronous server: it adds updates as they arrive and waits for nobody.
 
-A client works on the model that it was sent, for a time of its own. When its update arrives it
-is sent the newest model. After every ``buffer`` arrivals the server aggregates: that is a round,
-and the clock moves on by one period. The order of the arrivals does not depend on what is
-trained, so it is simulated first and by itself (``events.py``).
+A client works on the model that it was sent, for its own length of time. When its update arrives,
+it is sent the newest model. After every ``buffer`` arrivals the server aggregates: that is a round,
+and the clock advances by one period. The order of the arrivals does not depend on what is
+trained, so it is simulated first, by itself (``events.py``).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Duration:
         return self.mean
 
     def undisturbed(self, rate: float) -> float:
-        """The chance that nothing of this rate happens meanwhile: E exp(-rate * time)."""
+        """The chance that no event of this rate happens during the time: E exp(-rate * time)."""
         if rate == 0:
             return 1.0
         if self.law == "exponential":
@@ -92,7 +92,7 @@ class Asynchronous:
         durations: how long clients take: one for all, or one for each; a number is a fixed
             time.
         mean_on: how long a client stays before it drops out, on average (exponential): one,
-            or one for each; infinite where it never does. What it was working on is lost.
+            or one for each; infinite if it never does. The work in progress is lost.
         mean_off: how long it then stays away, on average (exponential).
 
     An update counts with the server's own weight for its client, whoever else arrives. A
@@ -131,13 +131,13 @@ class Asynchronous:
         return on, per_client("mean_off", self.mean_off, num_clients, low=0)
 
     def check(self, num_clients: int) -> None:
-        """Refuse what makes no sense for this many clients."""
+        """Refuse settings that make no sense for this many clients."""
         self.laws(num_clients)
         self.away(num_clients)
         if self.buffer > num_clients:
             raise FedtaperError(
-                f"a buffer of {self.buffer} is larger than the federation of {num_clients} "
-                "clients: a round would need some client twice"
+                f"buffer = {self.buffer} is more than the {num_clients} clients: use at most "
+                f"{num_clients}, or a round would need some client twice"
             )
 
     def times_between(self, num_clients: int) -> Array:
@@ -162,7 +162,10 @@ class Asynchronous:
         """How many updates of each client a round adds in the long run: they sum to K."""
         pace = 1.0 / self.times_between(num_clients)
         if not pace.sum() > 0:
-            raise FedtaperError("no client's work has a mean time: nobody's share can be predicted")
+            raise FedtaperError(
+                "no client's working time has a mean, so shares cannot be predicted: use another "
+                "law, or a Pareto tail above 1"
+            )
         return np.asarray(self.buffer * pace / pace.sum())
 
     def waiting_times(self, num_clients: int, rounds: int, seed: int) -> Array:

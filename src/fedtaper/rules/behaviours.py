@@ -1,9 +1,9 @@
 """Simulated clients that do not do what they declared, to test an audit against.
 
-A behaviour wraps a client's honest update: ``Experiment(..., behaviours={3: Idle()})``. The
-experiment's schedules stay what was *declared*; a behaviour says what is *sent*. All of them
-reduce to two tables, the step sizes that are really used and, round by round, a kind and a
-scale, so that every engine needs one small function, :func:`sent`.
+A behaviour changes a client's honest update: ``Experiment(..., behaviours={3: Idle()})``. The
+experiment's schedules remain what was *declared*; a behaviour decides what is *sent*. All of them
+reduce to two tables: the step sizes that are really used and, round by round, a kind and a
+scale. So every engine needs only one small function, :func:`sent`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Behaviour(Protocol):
 
 @dataclass(frozen=True)
 class OtherSchedule:
-    """Uses another schedule than it declared: a faster taper, or a smaller c.
+    """Uses a schedule other than the declared one: a faster taper, or a smaller c.
 
     >>> OtherSchedule(Power(0.1, 1.0)).plan(Power(0.1, 0.76))
     (Power(c=0.1, delta=1.0, offset=0.0), 0, 1.0)
@@ -48,16 +48,18 @@ class OtherSchedule:
 
     def __post_init__(self) -> None:
         if not isinstance(self.schedule, (Power, Constant)):
-            raise FedtaperError(f"a schedule is a Power or a Constant, not {self.schedule!r}")
+            raise FedtaperError(
+                f"OtherSchedule needs a schedule such as Power(0.1, 1.0), not {self.schedule!r}"
+            )
 
     def plan(self, honest: Schedule) -> tuple[Schedule, int, float]:
-        """Its own schedule; what that gives is sent as it is."""
+        """Its own schedule; the update that this gives is sent unchanged."""
         return self.schedule, SCALED, 1.0
 
 
 @dataclass(frozen=True)
 class Idle:
-    """Returns the model untouched."""
+    """Returns the model unchanged."""
 
     def plan(self, honest: Schedule) -> tuple[Schedule, int, float]:
         """Nothing is sent."""
@@ -66,7 +68,7 @@ class Idle:
 
 @dataclass(frozen=True)
 class Noise:
-    """Sends a random direction of the very size of its honest update, times ``scale``.
+    """Sends a random direction, of exactly the size of its honest update times ``scale``.
 
     The hardest case for an audit by size: the sizes are exactly those of an honest client.
     """
@@ -77,7 +79,7 @@ class Noise:
         _positive(self.scale)
 
     def plan(self, honest: Schedule) -> tuple[Schedule, int, float]:
-        """A direction of its own, each round."""
+        """A new direction in each round."""
         return honest, NOISE, self.scale
 
 
@@ -86,7 +88,7 @@ class Copies:
     """Sends the mean of the others' last updates, times ``scale``.
 
     Without a scale the copy is made as large as the others' last updates are on average:
-    the mean itself shrinks as the shared model settles, which sizes alone would show.
+    the mean itself shrinks as the shared model settles, and its size would give it away.
     """
 
     scale: float | None = None
@@ -96,7 +98,7 @@ class Copies:
             _positive(self.scale)
 
     def plan(self, honest: Schedule) -> tuple[Schedule, int, float]:
-        """The others' last mean, scaled or brought to size."""
+        """The others' last mean, scaled or made as large as their updates."""
         if self.scale is None:
             return honest, MATCHED_COPY, 1.0
         return honest, COPY, self.scale
@@ -104,10 +106,10 @@ class Copies:
 
 @dataclass(frozen=True)
 class Recognises:
-    """Uses another schedule than declared, but not in challenges that it recognises.
+    """Uses a schedule other than the declared one, except in challenges that it recognises.
 
     It keeps hashes of the models it was sent: a model that comes again is a challenge. With
-    ``near`` it recognises every challenge, as by its distance from the latest model.
+    ``near`` it recognises every challenge, as if by its distance from the latest model.
     """
 
     schedule: Schedule
@@ -117,7 +119,7 @@ class Recognises:
         OtherSchedule(self.schedule)
 
     def plan(self, honest: Schedule) -> tuple[Schedule, int, float]:
-        """Its own schedule, in rounds and in challenges that it takes for rounds."""
+        """Its own schedule, in rounds and in challenges that it mistakes for rounds."""
         return self.schedule, SCALED, 1.0
 
 
@@ -134,7 +136,7 @@ class After:
             raise FedtaperError(f"After needs a behaviour such as Idle(), not {self.then!r}")
 
     def plan(self, honest: Schedule) -> tuple[Schedule, int, float]:
-        """That of the later behaviour."""
+        """The plan of the later behaviour."""
         return self.then.plan(honest)
 
 
@@ -158,9 +160,13 @@ def checked(clients: Any, count: int) -> tuple[tuple[int, Behaviour], ...]:
     for client, behaviour in pairs:
         check_whole("a client in behaviours", client, low=0)
         if client >= count:
-            raise FedtaperError(f"behaviours names client {client}, but there are {count} (from 0)")
+            raise FedtaperError(
+                f"behaviours names client {client}; the clients are 0 to {count - 1}"
+            )
         if not isinstance(behaviour, Behaviour):
-            raise FedtaperError(f"client {client}: {behaviour!r} is not a behaviour such as Idle()")
+            raise FedtaperError(
+                f"behaviours: client {client} needs a behaviour such as Idle(), not {behaviour!r}"
+            )
     return tuple(sorted(pairs, key=lambda pair: int(pair[0])))
 
 
@@ -206,7 +212,7 @@ def actual_step_sizes(experiment: Experiment, first: int, last: int) -> Array:
 def sent(
     kind: int, scale: float, honest: Array, client: int, last: Array | None, place: tuple[int, int]
 ) -> Array:
-    """What a client sends in place of its honest update; ``place`` is (seed, round)."""
+    """What a client sends instead of its honest update; ``place`` is (seed, round)."""
     if kind == SCALED:
         return honest if scale == 1.0 else scale * honest
     if kind == NOISE:
@@ -223,7 +229,7 @@ def sent(
 
 
 def recognises(pairs: tuple[tuple[int, Behaviour], ...], client: int, seen: bool) -> bool:
-    """Whether a client knows a challenge for one; ``seen``: it was sent that very model before."""
+    """Whether a client recognises a challenge; ``seen``: it was sent that very model before."""
     found = _later(dict(pairs).get(client))
     return isinstance(found, Recognises) and (found.near or seen)
 

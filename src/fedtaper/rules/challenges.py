@@ -1,6 +1,6 @@
 """Challenges: the same question asked again, so that an audit holds for any model.
 
-Beside the round's model the server now and then sends a client an earlier model. The answer is
+Besides the round's model, the server now and then sends a client an earlier model. The answer is
 recorded and never aggregated. See ``auditing/challenges.py`` for what the answers show.
 """
 
@@ -28,11 +28,11 @@ class Challenges:
     Args:
         every: rounds between two challenges. The first two follow the base round at once.
         base: the round (from 1) whose model is sent again.
-        share: of a round's local updates that a challenge asks for. With less than 1 a site
-            can tell a challenge from a round by the number of updates.
+        share: the share of a round's local updates that a challenge asks for. With less than 1,
+            a site can tell a challenge from a round by the number of updates.
         jitter: each challenge is moved a random part, at most this much, of the way to the
             next round's model, so that no site sees the very same model twice.
-        clients: whom to challenge; everyone if not given.
+        clients: whom to challenge; by default everyone.
 
     >>> Challenges(every=11, base=5).rounds(50).tolist()
     [6, 7, 16, 27, 38, 49]
@@ -60,13 +60,13 @@ class Challenges:
 
     @staticmethod
     def check(found: Any, count: int) -> None:
-        """Refuse what is no plan, or one that names a client that is not there."""
+        """Refuse anything but a plan, and a plan that names a client that does not exist."""
         if not isinstance(found, Challenges):
             raise FedtaperError(
                 f"challenges must be Challenges(every=..., base=...), not {found!r}"
             )
         if found.clients is not None and not all(0 <= i < count for i in found.clients):
-            raise FedtaperError(f"challenges: clients are numbers from 0 to {count - 1}")
+            raise FedtaperError(f"challenges: clients must be numbers from 0 to {count - 1}")
 
     def rounds(self, last: int) -> NDArray[np.int64]:
         """The rounds (from 1) with a challenge, up to round ``last``."""
@@ -76,7 +76,7 @@ class Challenges:
         return asked[asked <= last]
 
     def extra_work(self, rounds: int) -> float:
-        """Local updates spent on challenges, over those of that many rounds."""
+        """Local updates spent on challenges, relative to those of that many rounds."""
         return len(self.rounds(rounds)) * self.share / rounds
 
     def steps(self, steps: Any) -> Any:
@@ -88,7 +88,7 @@ class Challenges:
         return tuple(range(count)) if self.clients is None else tuple(self.clients)
 
     def model(self, base: Any, after: Any, seed: int, round_: int) -> Any:
-        """The model that is sent in that round (from 0): the base's, moved a little."""
+        """The model that is sent in that round (from 0): the base round's, moved a little."""
         part = self.jitter * draws.uniform(seed, PLACE, round_)
         return base + part * (after - base)
 
@@ -106,10 +106,10 @@ class Answers:
     base_size: Array  # (L,) norm of what it sent in the base round
 
     def of_seed(self, s: int) -> Answers:
-        """One seed's, from those of many."""
+        """The answers of one seed, from those of many."""
         return Answers(self.round, self.product[s], self.size[s], self.base_size[s])
 
     def until(self, round_: int) -> Answers:
-        """Those up to and with that round."""
+        """The answers up to and including that round."""
         kept = self.round <= round_
         return Answers(self.round[kept], self.product[kept], self.size[kept], self.base_size)

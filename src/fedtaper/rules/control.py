@@ -1,8 +1,8 @@
 """SCAFFOLD and FedDyn: clients that correct their drift with vectors kept beside the model.
 
 Both are generalised to step sizes that differ between clients and taper. With one step size
-for all they are the published methods; with unequal ones they keep the influence that the
-step sizes give, which the plain methods would erase.
+for all they are the published methods. With unequal ones they keep the influence that the
+step sizes give; the plain methods would erase it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Scaffold(Remembering):
     def step(
         self, w: Any, gradient: Any, anchor: Any, a: Any, memory: Memory
     ) -> tuple[Any, Memory]:
-        """Against the corrected gradient."""
+        """One step against the corrected gradient."""
         own, shared = memory
         return w - a * (gradient - own + shared), memory
 
@@ -54,7 +54,7 @@ class Scaffold(Remembering):
         return (own - shared + (anchor - w) / step_sum,)
 
     def influence(self, weight: Array, rate: Array, sums: Array) -> Array:
-        """By server weights and step sizes; how often a client takes part does not matter."""
+        """Server weights times step sizes; how often a client takes part does not matter."""
         usual = weight * sums
         pace = (usual * rate).sum(axis=-1, keepdims=True) / usual.sum(axis=-1, keepdims=True)
         return usual * pace
@@ -76,11 +76,11 @@ class Controlled(PlainServer):
     travels: ClassVar[int] = 1
 
     def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
-        """Those of ``mean``."""
+        """The weights of ``mean``."""
         return self.mean.weights(samples, steps, step_sums)
 
     def init(self, w: Any) -> Memory:
-        """No mean gradient is known."""
+        """No mean gradient is known yet."""
         return (w * 0.0,)
 
     def step(self, w: Any, update: Any, memory: Memory) -> tuple[Any, Memory]:
@@ -122,7 +122,7 @@ class Dynamic(Remembering):
     def step(
         self, w: Any, gradient: Any, anchor: Any, a: Any, memory: Memory
     ) -> tuple[Any, Memory]:
-        """Against the gradient of the regularised loss."""
+        """One step against the gradient of the regularised loss."""
         return w - a * (gradient - memory[0] + self.alpha * (w - anchor)), memory
 
     def finish(self, w: Any, anchor: Any, step_sum: float, memory: Memory) -> Memory:
@@ -137,7 +137,7 @@ class Dynamic(Remembering):
 
 @dataclass(frozen=True)
 class DynamicServer(PlainServer):
-    r"""FedDyn's server: the mean, moved by what all clients have gone so far.
+    r"""FedDyn's server: the mean, moved by the distance that all clients have gone so far.
 
     .. math:: h \leftarrow h - \alpha D, \qquad \bar w \leftarrow \bar w + D - h / \alpha
     """
@@ -154,7 +154,7 @@ class DynamicServer(PlainServer):
         return np.asarray(usual / usual.sum(axis=-1, keepdims=True))
 
     def init(self, w: Any) -> Memory:
-        """Nobody has moved."""
+        """Zero: nobody has moved yet."""
         return (w * 0.0,)
 
     def step(self, w: Any, update: Any, memory: Memory) -> tuple[Any, Memory]:

@@ -85,7 +85,7 @@ class RandomDelay:
         return _inverted(self._below, self.most, u)
 
     def law(self) -> Array:
-        """The chances, what lies beyond ``most`` added to its last."""
+        """The chances; what lies beyond ``most`` is added to the last one."""
         return _law(self._below, self.most)
 
 
@@ -111,14 +111,14 @@ class HeavyDelay:
         return _inverted(self._below, self.most, u)
 
     def law(self) -> Array:
-        """The chances, what lies beyond ``most`` added to its last."""
+        """The chances; what lies beyond ``most`` is added to the last one."""
         return _law(self._below, self.most)
 
 
 def _check_most(name: str, most: Any) -> None:
-    """So many old models are kept in memory, and so many chances."""
+    """Refuse delays so long that the old models and the chances do not fit in memory."""
     check_whole(name, most, low=0)
-    check_memory(f"a {name} of {most:,} rounds", 3.0 * most)
+    check_memory(f"a delay of up to {most:,} rounds", 3.0 * most)
 
 
 def _inverted(below: object, most: int, u: Array) -> NDArray[np.int64]:
@@ -160,13 +160,13 @@ def _as_delay(client: int, value: object) -> Delay:
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= 0:
         return FixedDelay(int(value))
     raise FedtaperError(
-        f"the delay of client {client} is {value!r}; it must be a number of rounds of at least 0, "
-        "or such as RandomDelay(mean=5)"
+        f"the delay of client {client} is {value!r}; give a number of rounds of at least 0, or a "
+        "delay such as RandomDelay(mean=5)"
     )
 
 
 def drawn(delays: Sequence[Delay], present: NDArray[np.bool_], seed: int) -> NDArray[np.int64]:
-    """How late each update of the first rounds is, (rounds, L); 0 for clients that are absent."""
+    """How late each update of the first rounds is, (rounds, L); 0 for absent clients."""
     rounds = np.arange(len(present))
     with np.errstate(over="ignore"):
         clients = np.arange(len(delays), dtype=np.uint64) + _APART

@@ -23,9 +23,9 @@ _mix = njit(draws.mix)
 def simulate(rule: Asynchronous, num_clients: int, rounds: int, seed: int) -> tuple[Any, ...]:
     """Arrivals of every round: clients and the rounds of their models (rounds, K), and times.
 
-    The third array counts how often the client had been sent that same model before; the
-    times (rounds,) are those of the aggregations. The last number says how many rounds old the
-    oldest model was that a client was working on when a round ended.
+    The third array counts how often the client had been sent the same model before. The times
+    (rounds,) are those of the aggregations. The last number is the age in rounds of the oldest
+    model that a client was still working on when a round ended.
     """
     laws = rule.laws(num_clients)
     kinds = np.array([LAWS.index(law.law) for law in laws])

@@ -1,4 +1,4 @@
-"""Fields of an Experiment that take more than one form and always give the same."""
+"""Fields of an Experiment that accept more than one form and always return the same one."""
 
 from __future__ import annotations
 
@@ -57,6 +57,6 @@ def _check_problem(problem: Any) -> None:
     # the one place that looks at an unknown object: what it says of itself, nothing else
     if isinstance(problem, type) or getattr_static(problem, "kind", None) not in KINDS:
         raise FedtaperError(
-            f"problem must be one such as LinearRegression() or Custom(...), not {problem!r:.80}; "
-            "a problem of your own fulfils fedtaper.core.protocols.Problem"
+            f"problem must be a problem such as LinearRegression() or Custom(...), not "
+            f"{problem!r:.80}; a problem of your own must fulfil fedtaper.core.protocols.Problem"
         )

@@ -1,4 +1,4 @@
-"""What fairness may mean: a goal phi of the clients' losses.
+"""Goals of fairness: functions phi of the clients' losses.
 
 ``slopes`` is dphi/df, ``bend`` its derivative. Every goal is increasing and convex, so its
 minimiser over convex losses is w*(p) with p proportional to ``slopes``.
@@ -47,7 +47,7 @@ class Goal(Protocol):
 
 @dataclass(frozen=True)
 class Total:
-    """The sum of the losses, each with its weight: what influences p minimise."""
+    """The weighted sum of the losses: what influences p minimise."""
 
     p: Array
     name: ClassVar[str] = "total"
@@ -70,7 +70,7 @@ class Total:
         return True
 
     def scaled(self, scale: float) -> Total:
-        """The same."""
+        """Itself: it has no scale."""
         return self
 
 
@@ -98,7 +98,7 @@ class MinMax:
         return True
 
     def scaled(self, scale: float) -> MinMax:
-        """The same."""
+        """Itself: it has no scale."""
         return self
 
 
@@ -127,7 +127,7 @@ class QFair:
         return bool(np.all(f > 0))
 
     def scaled(self, scale: float) -> QFair:
-        """A power has no scale."""
+        """Itself: a power has no scale."""
         return self
 
 
@@ -167,8 +167,8 @@ class Tilt:
 class Proportional:
     """Proportional fairness (Zhang et al. 2022): maximise the sum of log(baseline - f).
 
-    At the solution no other model raises the clients' gains over their baselines by more per
-    cent in sum than it lowers them; p is proportional to 1 / (baseline - f).
+    At the solution, a move to any other model changes the clients' gains over their baselines by
+    percentages whose sum is at most 0; p is proportional to 1 / (baseline - f).
     """
 
     baseline: Array
@@ -208,7 +208,7 @@ def goal_of(name: str, equal: Array, q: float, t: float, baseline: ArrayLike | N
     if name == "q":
         check_number("q", q, low=0)
         if np.any(equal <= 0):
-            raise FedtaperError('the goal "q" needs losses above 0: use "tilt" or "minmax"')
+            raise FedtaperError('the goal "q" needs losses above 0: use "tilt" or "minmax" instead')
         return QFair(float(q))
     if name == "tilt":
         check_number("t", t, above=0)

@@ -1,8 +1,8 @@
 """One client's update (Eqn3, first line): w <- w - a * direction(gradient, w, anchor).
 
 A local rule is a frozen dataclass with one method, ``direction``, written in plain
-arithmetic so that it serves NumPy arrays and torch tensors alike. To add one, write such a
-class; the reference engine runs it at once (see CONTRIBUTING.md).
+arithmetic so that it works on NumPy arrays and torch tensors alike. To add one, write such a
+class; the reference engine can run it at once (see CONTRIBUTING.md).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Local rules that remember gradients: momentum (Polyak, Nesterov) and AdamW at the client.
 
-The memory is kept from round to round, or reset when a round starts from the shared model.
+The memory is kept from round to round, or reset at the start of each round.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Momentum(Remembering):
     .. math:: v \leftarrow \beta v + g, \qquad w \leftarrow w - a v
               \quad (\text{Nesterov: } w \leftarrow w - a (g + \beta v))
 
-    Each gradient counts 1 / (1 - beta) times in all. With ``reset`` the last gradients of a
-    round count less, for the round ends before they are used up: clients that make few local
-    updates then lose influence, which every table takes into account.
+    Each gradient counts 1 / (1 - beta) times in total. With ``reset`` the last gradients of a
+    round count less, because the round ends before they are used up. Clients that make few local
+    updates then lose influence; every table takes that into account.
 
     Args:
         beta: at least 0 and below 1.
         nesterov: look ahead.
-        reset: start every round without velocity, in place of keeping it for the run.
+        reset: start every round without velocity, instead of keeping it for the run.
 
     >>> rule = Momentum(beta=0.5)
     >>> rule.step(1.0, 2.0, anchor=1.0, a=0.1, memory=(1.0,))
@@ -61,12 +61,12 @@ class Momentum(Remembering):
     def step(
         self, w: Any, gradient: Any, anchor: Any, a: Any, memory: Memory
     ) -> tuple[Any, Memory]:
-        """The velocity forward, then a step along it."""
+        """Update the velocity, then make a step along it."""
         v = velocity(memory[0], gradient, self.beta)
         return w - a * (gradient + self.beta * v if self.nesterov else v), (v,)
 
     def counts(self, a: Array) -> Array:
-        """Each gradient also counts in the updates after it, less and less."""
+        """Each gradient also counts in the updates after it, less and less each time."""
         if not self.reset:
             return a * self.gain
         later = np.zeros_like(a)
@@ -114,7 +114,7 @@ class AdamW(Remembering):
     def step(
         self, w: Any, gradient: Any, anchor: Any, a: Any, memory: Memory
     ) -> tuple[Any, Memory]:
-        """Both moments forward, then the scaled step."""
+        """Update both moments, then make the scaled step."""
         m, v, made = memory
         made = made + 1
         m = self.b1 * m + (1 - self.b1) * gradient

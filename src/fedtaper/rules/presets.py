@@ -5,7 +5,7 @@
 {'local': Proximal(mu=0.1), 'server': Average(by='uniform')}
 
 Use one as ``ft.Experiment(problem, schedules, rounds=100, local_steps=5, **ft.PRESETS["fedavg"])``.
-FedSGD is FedAvg with one local update a round.
+FedSGD is FedAvg with one local update per round.
 """
 
 from __future__ import annotations

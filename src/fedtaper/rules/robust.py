@@ -1,9 +1,9 @@
-"""Robust means: server rules that look at the single updates, so that one client cannot decide.
+"""Robust means: server rules that look at each client's update, so that no client decides alone.
 
 A weighted mean follows any single update as far as it goes. These rules bound that, and the
 price is paid in influence: step sizes give a client more influence by making its updates
-larger, and a large update is what a robust mean distrusts. ``erases_influence`` says so, and
-``docs/flower.md`` has what was measured.
+larger, and a robust mean distrusts large updates. ``erases_influence`` states this, and
+``docs/flower.md`` reports measurements.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Coordinates(PlainServer):
     erases_influence: ClassVar[bool] = True  # type: ignore[misc]  # a constant, and no field of a dataclass
 
     def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
-        """Equal shares: what a client would count if nobody stood out."""
+        """Equal shares: how much a client would count if no update stood out."""
         return np.broadcast_to(_shares("uniform", samples), step_sums.shape)
 
 
@@ -49,10 +49,10 @@ class Median(_Coordinates):
 
 @dataclass(frozen=True)
 class Trimmed(_Coordinates):
-    """The mean of what is left in every coordinate without the ``each`` largest and smallest.
+    """The mean of every coordinate without its ``each`` largest and ``each`` smallest values.
 
     Up to ``each`` clients, whatever they send, cannot move a coordinate beyond what the others
-    sent (Yin et al. 2018). Where too few clients answer, as many are cut as leave one.
+    sent (Yin et al. 2018). Where too few clients answer, fewer are cut, so that one is left.
 
     >>> Trimmed(each=1).combine(np.array([[1.0], [2.0], [3.0], [1e9]]), None)
     array([2.5])
@@ -71,7 +71,7 @@ class Trimmed(_Coordinates):
 
 @dataclass(frozen=True)
 class Clipped(PlainServer):
-    """The mean of updates that are scaled down to ``norm`` where they are larger.
+    """The mean of the updates, each scaled down to ``norm`` if it is larger.
 
     One client moves the model by at most its weight times the norm. Without ``norm`` it is
     the median of the round's sizes: clients with larger steps than the median client's then

@@ -2,8 +2,8 @@
 
 Every rule here has two parts. ``weights`` says how much each client's update counts in a
 round; ``init`` and ``step`` turn the weighted sum D of the updates into the next model, state
-in, state out. Average and Normalised differ in their weights alone, and the FedOpt family in
-its step alone, so the optimisers take any of the former as their ``mean``.
+in, state out. Average and Normalised differ only in their weights, and the FedOpt family only
+in its step, so the optimisers take any of the former as their ``mean``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _shares(by: str, samples: Array) -> Array:
 
 @dataclass(frozen=True)
 class Average(PlainServer):
-    """The mean of the clients' models, each counting the same or by its samples."""
+    """The mean of the clients' models, with equal weights or weights by number of samples."""
 
     by: Literal["uniform", "samples"] = "uniform"
 
@@ -42,11 +42,11 @@ class Average(PlainServer):
 
 @dataclass(frozen=True)
 class Normalised(PlainServer):
-    """FedNova: updates over their own number of local steps, times the mean number.
+    """FedNova: each update divided by its number of local steps, times the mean number.
 
-    With equal numbers this is :class:`Average` exactly. ``over="step_sums"`` divides by the
-    sum of the step sizes instead: it makes every client count the same whatever its
-    schedule, which erases the influence that step sizes give.
+    With equal numbers this is exactly :class:`Average`. ``over="step_sums"`` divides by the
+    sum of the step sizes instead: every client then counts the same whatever its schedule,
+    which erases the influence that step sizes give.
     """
 
     by: Literal["uniform", "samples"] = "uniform"
@@ -109,7 +109,7 @@ class _Optimiser(PlainServer):
 
     @property
     def erases_influence(self) -> bool:  # type: ignore[override]  # computed from a field
-        """As its mean does."""
+        """Whether its mean does."""
         return self.mean.erases_influence
 
     def __post_init__(self) -> None:
@@ -122,15 +122,15 @@ class _Optimiser(PlainServer):
                 raise FedtaperError(f"{name} must be at least 0 and below 1, not {value!r}")
 
     def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
-        """Those of ``mean``."""
+        """The weights of ``mean``."""
         return self.mean.weights(samples, steps, step_sums)
 
     def init(self, w: Any) -> Memory:
-        """First moment 0; second moment tau^2, as in the paper of the FedOpt family."""
+        """First moment 0; second moment tau^2, as in the FedOpt paper."""
         return w * 0.0, w * 0.0 + self.tau**2
 
     def step(self, w: Any, update: Any, memory: Memory) -> tuple[Any, Memory]:
-        """Both moments forward, then the scaled step."""
+        """Update both moments, then make the scaled step."""
         m, v = memory
         m = momentum(m, update, self.b1)
         v = self.second(v, update, self.b2)
@@ -166,9 +166,9 @@ def velocity(v: Any, update: Any, beta: float) -> Any:
 
 @dataclass(frozen=True)
 class AverageMomentum(PlainServer):
-    """FedAvgM (Hsu et al. 2019): v = beta v + D, then w + v. Everybody's step grows alike.
+    """FedAvgM (Hsu et al. 2019): v = beta v + D, then w + v.
 
-    The shared model moves 1 / (1 - beta) times as fast; ratios of influence stay.
+    The shared model moves 1 / (1 - beta) times as fast; ratios of influence do not change.
     """
 
     beta: float = 0.9
@@ -184,11 +184,11 @@ class AverageMomentum(PlainServer):
 
     @property
     def erases_influence(self) -> bool:  # type: ignore[override]  # computed from a field
-        """As its mean does."""
+        """Whether its mean does."""
         return self.mean.erases_influence
 
     def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
-        """Those of ``mean``."""
+        """The weights of ``mean``."""
         return self.mean.weights(samples, steps, step_sums)
 
     def init(self, w: Any) -> Memory:
@@ -196,6 +196,6 @@ class AverageMomentum(PlainServer):
         return (w * 0.0,)
 
     def step(self, w: Any, update: Any, memory: Memory) -> tuple[Any, Memory]:
-        """The velocity forward, then along it."""
+        """Update the velocity, then move along it."""
         v = velocity(memory[0], update, self.beta)
         return w + v, (v,)

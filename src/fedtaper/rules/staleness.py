@@ -1,7 +1,7 @@
 """How much an update still counts when it was made from an older model.
 
-A weight is a frozen dataclass that is called with the staleness: by how many rounds the shared
-model has moved on since the client received it. It is applied on top of the server's own
+A weight is a frozen dataclass that is called with the staleness: the number of rounds by which
+the shared model has moved on since the client received it. It multiplies the server's own
 weight, whatever the server's rule is.
 """
 

@@ -1,9 +1,9 @@
-"""Fair while training: how the clients' scales move towards a goal, and what was recorded.
+"""Fairness while training: how the clients' scales move towards a goal, and what was recorded.
 
-The model trains for some rounds with fixed scales; then every client's loss is looked at and
-the scales move a little towards the goal; and so on. The moves taper faster than the model's
-steps, so that the model sees influences that hardly move, and the controller a model that has
-settled for them (two timescales).
+The model trains for some rounds with fixed scales; then the controller looks at every client's
+loss and moves the scales a little towards the goal; and so on. The moves taper faster than the
+model's steps. So the model sees influences that hardly change, and the controller sees a model
+that has settled for them (two timescales).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TAPER = 0.9  # move k has the size rate / k^TAPER
 
 @dataclass(frozen=True)
 class Steering:
-    """Towards which goal the clients' scales move, how often, how far, and within what.
+    """Towards which goal the clients' scales move, how often, how far, and within what bound.
 
     For "minmax" the log of a client's influence rises in proportion to how far its loss is
     above the weighted mean (mirror ascent); for the smooth goals it moves towards the log of
@@ -40,8 +40,8 @@ class Steering:
         goal: "minmax", "q", "tilt" or "proportional", as for ``ft.fair``.
         every: rounds between two looks at the losses.
         rate: size of the first move; 1 changes an influence by a factor of e where a loss is
-            the mean loss above the mean.
-        bound: no client's influence is less than the largest over this.
+            twice the mean loss.
+        bound: no client's influence falls below the largest divided by this.
         q: of the goal "q".
         t: of the goal "tilt".
         baseline: of the goal "proportional", one number or one per client.
@@ -66,11 +66,13 @@ class Steering:
         goal_of(self.goal, np.ones(1), self.q, self.t, None)
 
     def check(self, e: Experiment) -> None:
-        """Refuse an experiment whose influences scales do not move."""
+        """Refuse an experiment whose influences do not follow the scales."""
         if e.server.erases_influence:
-            raise FedtaperError(f"{e.server!r} undoes the step sizes: there is nothing to steer")
+            raise FedtaperError(
+                f"{e.server!r} undoes the step sizes, so there is nothing to steer: use Average()"
+            )
         if e.own_clock:
-            raise FedtaperError("steering needs one clock for all: leave own_clock=False")
+            raise FedtaperError("steering needs one clock for all clients: leave own_clock=False")
         if self.baseline is not None:
             self.aim(np.ones(e.num_clients))
 
@@ -101,14 +103,13 @@ class Steering:
 
 @dataclass(frozen=True)
 class Looks:
-    """What the controller saw and gave: one row per look, one column per client.
+    """What the controller saw and did: one row per look, one column per client.
 
     Attributes:
         round: after which rounds it looked, (looks,).
-        losses: every client's loss then, (looks, L).
+        losses: every client's loss at that time, (looks, L).
         share: every client's share of the influence until then, (looks, L).
-        factor: what its scale was multiplied by until each look, and after the last,
-            (looks + 1, L).
+        factor: the factor on its scale until each look, and after the last, (looks + 1, L).
     """
 
     round: NDArray[np.int64]
@@ -136,7 +137,7 @@ class Looks:
 
 
 def as_asked(e: Experiment) -> Experiment:
-    """A steered experiment as it was before any move; any other as it is."""
+    """A steered experiment as it was before any move; any other experiment unchanged."""
     if e.steering is None or not any(isinstance(s, Scaled) for s in e.schedules):
         return e
     plain = [s.schedule if isinstance(s, Scaled) else s for s in e.schedules]
@@ -147,7 +148,7 @@ def as_asked(e: Experiment) -> Experiment:
 def with_factors(e: Experiment, after: Sequence[int], factors: Sequence[Array]) -> Experiment:
     """The experiment with a factor for every client from each of these rounds on.
 
-    ``after`` counts the rounds made before, the first is 0.
+    ``after`` counts the rounds made before; the first is 0.
     """
     starts = [k * e.period + 1 for k in after]
     columns = np.stack(list(factors)).T
@@ -160,6 +161,6 @@ def with_factors(e: Experiment, after: Sequence[int], factors: Sequence[Array]) 
 
 
 def scales(e: Experiment, n: Array) -> Array:
-    """What every client's scale was multiplied by at clock values n, (len(n), L)."""
+    """The factor on every client's scale at clock values n, (len(n), L)."""
     found = [s.factor(n) if isinstance(s, Scaled) else np.ones(len(n)) for s in e.schedules]
     return np.stack(found, axis=-1)

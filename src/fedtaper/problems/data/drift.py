@@ -1,4 +1,4 @@
-"""Clients whose labels drift: the same samples, drawn in shares that move with the rounds."""
+"""Clients whose labels drift: the same samples, drawn in shares that change over the rounds."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class LabelDrift:
     """Each client's class shares move from those of its data to others.
 
     Args:
-        rounds: how many rounds the move takes; 1 is an abrupt change.
+        rounds: how many rounds the change takes; 1 is an abrupt change.
         start: after which round it begins.
-        to: the shares at the end, one row of class shares per client; by default every class
-            that the client holds equally often.
+        to: the shares at the end, one row of class shares per client; by default equal shares
+            of all classes that the client holds.
 
     >>> drift = LabelDrift(rounds=10)
     >>> drift.shares(np.array([30, 10, 0]), client=0, round_=5)
@@ -43,7 +43,7 @@ class LabelDrift:
             check_number("to", share, low=0)
         rows = tuple(tuple(float(v) for v in row) for row in listed)
         if not all(sum(row) > 0 for row in rows):
-            raise FedtaperError("to must be rows of class shares, at least 0 and not all 0")
+            raise FedtaperError("to must be rows of class shares, each at least 0 and not all 0")
         object.__setattr__(self, "to", rows)
 
     def shares(self, held: NDArray[np.int64], client: int, round_: int) -> Array:
@@ -59,7 +59,8 @@ class LabelDrift:
         missing = np.flatnonzero((target > 0) & (held == 0))
         if missing.size:
             raise FedtaperError(
-                f"client {client} holds no sample of class {missing[0]}, to which its labels drift"
+                f"client {client} holds no sample of class {missing[0]}, but its labels drift to "
+                "that class: give it some, or change to"
             )
         moved = np.clip((round_ - self.start) / self.rounds, 0.0, 1.0)
         return np.asarray((1 - moved) * own + moved * target / target.sum())
@@ -67,7 +68,7 @@ class LabelDrift:
     def order(
         self, labels: NDArray[np.int64], held: NDArray[np.int64], client: int, round_: int
     ) -> Callable[[int], NDArray[np.int64]]:
-        """A sampler of the client's data in a round, with replacement."""
+        """A sampler of the client's data in a round (with replacement)."""
         chance = (self.shares(held, client, round_) / np.maximum(held, 1))[labels]
 
         def drawn(key: int) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Windows of neonatal EEG with seizure labels: from a local file, or made up by formula."""
+"""Windows of neonatal EEG with seizure labels: from a local file, or synthetic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class EegWindows:
     """One-second windows: ``x`` (windows, channels, samples) in microvolts.
 
     ``y`` is 1 for a seizure, ``infant`` says whose window it is. Every infant has windows of
-    one kind only, in the stand-in as in the file it stands in for.
+    one kind only, in the synthetic data as in the file.
     """
 
     x: NDArray[np.float32]
@@ -43,7 +43,7 @@ class EegWindows:
 
 
 def load_eeg(data_dir: str | Path | None = None, expert: str = "both") -> EegWindows:
-    """The windows that one expert marked, or both, from ``neonatal_eeg.npz`` in a folder.
+    """The windows that one expert or both labelled, from ``neonatal_eeg.npz`` in a folder.
 
     The folder is named in the call or by the variable FEDTAPER_DATA. The file holds ``x_A``,
     ``y_A`` and ``infant_A``, and the same for B; x is (windows, samples, channels).
@@ -54,7 +54,7 @@ def load_eeg(data_dir: str | Path | None = None, expert: str = "both") -> EegWin
     if folder is None or not (folder / FILE).is_file():
         where = "no data folder is named" if folder is None else f"{folder} does not hold it"
         raise FedtaperError(
-            f"{FILE} is not downloaded, and {where}: name its folder (data_dir=, "
+            f"{FILE} cannot be downloaded, and {where}: name its folder (data_dir= or the variable "
             f'{FOLDER_VARIABLE}), or use data="synthetic"'
         )
     with np.load(folder / FILE) as file:
@@ -67,17 +67,19 @@ def load_eeg(data_dir: str | Path | None = None, expert: str = "both") -> EegWin
             raise FedtaperError(f"{folder / FILE} has no array {missing.args[0]}") from None
     x, y, infant = (np.concatenate([part[j] for part in parts]) for j in range(3))
     if x.ndim != 3 or not np.all(np.isfinite(x)) or not len(x) == len(y) == len(infant):
-        raise FedtaperError(f"{folder / FILE} does not hold finite windows, one label for each")
+        raise FedtaperError(
+            f"{folder / FILE} must hold finite windows, and one label and infant for each"
+        )
     x = np.ascontiguousarray(x.transpose(0, 2, 1), dtype=np.float32)
     return EegWindows(x, y.astype(np.int64), infant.astype(np.int64))
 
 
 def stand_in(seed: int = 0) -> EegWindows:
-    """Made-up windows of the same shape, so that everything runs without the recordings.
+    """Synthetic windows of the same shape, so that everything runs without the recordings.
 
-    Every infant has a loudness of its own and a background whose power falls with the
+    Every infant has its own amplitude and a background whose power falls with the
     frequency. A seizure adds a sharpened rhythm of 1.5 to 4 Hz to some of the channels. It
-    looks like EEG from far away only: nothing about infants can be learned from it.
+    resembles EEG only roughly: nothing about infants can be learned from it.
     """
     xs, ys, infants = [], [], []
     for infant in range(_SEIZURE_INFANTS + _OTHER_INFANTS):

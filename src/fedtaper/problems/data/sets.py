@@ -80,7 +80,7 @@ def _load(name: str, folder: str | None) -> ImageData:
     if name not in SOURCES:
         raise FedtaperError(
             f"there is no data set {name!r}: use one of {', '.join(SOURCES)}, or the path of "
-            f"your own .npz file{nearest(name, SOURCES)}"
+            f"an .npz file of your own{nearest(name, SOURCES)}"
         )
     source = SOURCES[name]
     if folder is not None:
@@ -111,12 +111,12 @@ def _read_npz(path: Path, source: Source) -> ImageData:
             missing = [key for key in KEYS if key not in found.files]
             if missing:
                 raise FedtaperError(
-                    f"{path} lacks {', '.join(missing)}: it must hold {', '.join(KEYS)}"
+                    f"{path} has no {', '.join(missing)}: it must hold {', '.join(KEYS)}"
                 )
             arrays = {key: found[key] for key in KEYS}
     except FileNotFoundError:
         raise FedtaperError(
-            f"there is no {path}: put the file there, or name no folder (data_dir=, "
+            f"there is no file {path}: put it there, or name no folder (data_dir=, "
             f"{FOLDER_VARIABLE}) to have it downloaded"
         ) from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as problem:
@@ -137,14 +137,13 @@ def _checked(path: Path, source: Source, arrays: dict[str, Any]) -> ImageData:
             )
         if y.size != len(x) or not np.issubdtype(y.dtype, np.integer) or (y < 0).any():
             raise FedtaperError(
-                f"{path}: {part}_labels must be {len(x)} whole numbers from 0 on, one per image"
+                f"{path}: {part}_labels must be {len(x)} whole numbers of at least 0, one per image"
             )
         if not len(x):
             raise FedtaperError(f"{path}: {part}_images is empty")
         if y.max() >= MOST_CLASSES:
             raise FedtaperError(
-                f"{path}: {part}_labels has class {y.max()}; labels count from 0, "
-                f"below {MOST_CLASSES:,}"
+                f"{path}: {part}_labels has class {y.max()}; labels must be below {MOST_CLASSES:,}"
             )
         images[part] = x if x.ndim == 4 else x[..., None]
         labels[part] = y.reshape(-1).astype(np.int64)
@@ -153,14 +152,16 @@ def _checked(path: Path, source: Source, arrays: dict[str, Any]) -> ImageData:
     highest = 1 + max(int(labels[part].max()) for part in labels)
     classes = source.classes or tuple(str(k) for k in range(highest))
     if highest > len(classes):
-        raise FedtaperError(f"{path}: label {highest - 1}, but {source.name} has {len(classes)}")
+        raise FedtaperError(
+            f"{path} has label {highest - 1}, but {source.name} has only {len(classes)} classes"
+        )
     return ImageData(
         source.name, images["train"], labels["train"], images["test"], labels["test"], classes
     )
 
 
 def _read_cifar(path: Path, source: Source) -> ImageData:
-    """The binary version: records of one label and 3 x 32 x 32 bytes. No pickle is opened."""
+    """The binary version: records of one label and 3 x 32 x 32 bytes. No pickle is loaded."""
     parts: dict[str, list[NDArray[np.uint8]]] = {"data": [], "test": []}
     try:
         with tarfile.open(path) as archive:

@@ -18,7 +18,7 @@ _ORGANS = (
 
 @dataclass(frozen=True)
 class Source:
-    """One data set: its file, MD5 and classes; ``augment`` as in the paper's set-up."""
+    """One data set: its file, MD5 and classes; ``augment`` as in the paper's experiments."""
 
     name: str
     url: str
@@ -83,8 +83,8 @@ def folder_of(data_dir: str | Path | None) -> Path | None:
 def fetch(source: Source, cache: Path | None = None) -> Path:
     """The official file from the cache, downloaded first if it is not there.
 
-    The download goes beside the cache and is moved into it only when its MD5 is right, so a
-    broken transfer leaves nothing behind; a cached file that no longer matches is fetched anew.
+    The download is moved into the cache only if its MD5 is right, so a broken transfer leaves
+    nothing behind. A cached file that no longer matches is downloaded again.
     """
     try:
         import pooch
@@ -104,7 +104,7 @@ def fetch(source: Source, cache: Path | None = None) -> Path:
         )
     except ValueError:
         raise FedtaperError(
-            f"{source.url} did not come down whole: its MD5 is not {source.md5}. Nothing was "
+            f"the download of {source.url} is damaged: its MD5 is not {source.md5}. Nothing was "
             "kept; try again, or get the file another way and name its folder (data_dir=)"
         ) from None
     except Exception as problem:
@@ -117,7 +117,7 @@ def fetch(source: Source, cache: Path | None = None) -> Path:
 
 
 class _Download:
-    """A download with a progress bar, in the shape that pooch calls."""
+    """A download with a progress bar, in the form that pooch calls."""
 
     def __call__(self, url: str, output_file: str, pooch: object) -> None:
         """Stream the address into the file that pooch will check and move."""

@@ -1,4 +1,4 @@
-"""Who holds what: a data set shared out over clients, by seed, no sample twice.
+"""Who holds what: a data set split over clients, by seed, with no sample used twice.
 
 A split is a frozen dataclass with one method, ``places(labels, num_clients, classes, seed)``:
 for each client the indices of its samples in the training set.
@@ -61,12 +61,12 @@ class RareClass:
     def places(
         self, labels: NDArray[np.int64], num_clients: int, classes: int, seed: int
     ) -> Places:
-        """The rare class to its client; each other class in equal shares to the rest."""
+        """All of the rare class at its client; each other class split equally over the rest."""
         _known_class(self.rare, classes)
         if num_clients < 2 or self.client >= num_clients:
             raise FedtaperError(
-                f"the rare class goes to client {self.client} of {num_clients}: it needs that "
-                "client and at least one other"
+                f"RareClass gives the rare class to client {self.client} of {num_clients}: there "
+                "must be that client and at least one other"
             )
         others = [i for i in range(num_clients) if i != self.client]
         parts: list[list[NDArray[np.int64]]] = [[] for _ in range(num_clients)]
@@ -83,9 +83,9 @@ class RareClass:
 
 @dataclass(frozen=True)
 class DominantClass:
-    """Equal clients; ``share`` of each one's data from one class, the rest even over the others.
+    """Clients of equal size; each has ``share`` of its data from one class, the rest evenly.
 
-    Dominant classes go round the clients, the largest classes first where there are more
+    Dominant classes are assigned in turn, the largest classes first where there are more
     clients than classes (and the smallest left out where there are fewer). The clients are as
     large as the scarcest class allows.
     """
@@ -130,7 +130,7 @@ class DominantClass:
             size -= 1
 
     def _rounded(self, size: int, dominant: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-        """Whole samples; the odd ones of the rest go round the other classes."""
+        """Whole samples; those left over are assigned to the other classes in turn."""
         rest = round((1 - self.share) * size) if classes > 1 else 0
         even, odd = divmod(rest, max(classes - 1, 1))
         quota = np.full((len(dominant), classes), even, dtype=np.int64)
@@ -143,7 +143,7 @@ class DominantClass:
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """Each class shared out by Dirichlet(alpha) proportions: small alpha, unlike clients."""
+    """Each class split by Dirichlet(alpha) proportions: a small alpha makes unlike clients."""
 
     alpha: float = 0.5
     smallest: int = 1
@@ -188,7 +188,7 @@ def _finished(parts: list[NDArray[np.int64]]) -> Places:
     for i, part in enumerate(parts):
         if not len(part):
             raise FedtaperError(
-                f"client {i} gets no samples: there are more clients than the data can serve; "
-                "use fewer clients or another split"
+                f"client {i} gets no samples: the data set is too small for so many clients; use "
+                "fewer clients or another split"
             )
     return tuple(np.sort(part).astype(np.int64) for part in parts)
