@@ -316,7 +316,7 @@ def test_a_node_with_another_sites_name_is_refused(tiny, tmp_path):
     grid.sites[666] = "north"
     out = tmp_path / "run"
     assert np.array_equal(serve(grid, grid.source, out, progress=False).w, over_loop(e).w)
-    assert "who is here already" in events(out)[0]["why"]
+    assert "which is connected already" in events(out)[0]["why"]
     grid = LoopGrid(Source(e, federation(wait=0.1, quorum=3)))
     with pytest.raises(ft.FedtaperError, match="missing: north"):
         serve(grid, grid.source, None, {"north": "5"}, progress=False)
@@ -324,7 +324,7 @@ def test_a_node_with_another_sites_name_is_refused(tiny, tmp_path):
     grid.sites[50] = "stranger"
     out = tmp_path / "stranger"
     serve(grid, grid.source, out, progress=False)
-    assert "no site of this federation" in events(out)[0]["why"]
+    assert "not a site of this federation" in events(out)[0]["why"]
 
 
 def test_a_lost_site_comes_back(tiny, tmp_path):
@@ -370,8 +370,8 @@ def test_buffer_of_all_sites_is_the_plain_round(tiny):
     ("text", "why"),
     [
         ('[federation]\nsites = ["a"]', "1 sites for 2 clients"),
-        ('[federation]\nsites = ["a", "a"]', "stands twice"),
-        ('[federation]\nsites = ["a", "b/c"]', "no site name"),
+        ('[federation]\nsites = ["a", "a"]', "listed twice"),
+        ('[federation]\nsites = ["a", "b/c"]', "not a valid site name"),
         ('[federation]\nsites = ["a", "b"]\nquorum = 3', "more than the 2 sites"),
         ('[federation]\nsites = ["a", "b"]\ndeadline = -1', "seconds above 0"),
         ('[federation]\nsits = ["a", "b"]', "did you mean 'sites'"),

@@ -109,7 +109,7 @@ def test_twenty_thousand_metrics_are_not_looked_at(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
-        ({"metrics": ("=x",)}, "no name"),
+        ({"metrics": ("=x",)}, "not a valid name"),
         ({"metrics": ("answered",)}, "server's own"),
         ({"metrics": "age"}, "list of names"),
         ({"samples": {"east": 5}}, "no site 'east'"),
@@ -118,7 +118,7 @@ def test_twenty_thousand_metrics_are_not_looked_at(tiny, tmp_path):
         ({"samples": {"north": True}}, "pair"),
         ({"max_growth": 0.5}, "above 1"),
         ({"max_size_ratio": math.nan}, "above 1"),
-        ({"nodes": {"north": "5; rm"}}, "is a number"),
+        ({"nodes": {"north": "5; rm"}}, "must be a number"),
         ({"nodes": [1]}, "table"),
         ({"own_schedules": "yes"}, "true or false"),
         ({"task": 5}, "module:name"),
@@ -161,7 +161,7 @@ def test_a_site_that_lies_about_itself_is_refused_and_named(tiny, tmp_path, lie)
 
 def test_an_implausible_number_of_samples_stops_the_run_before_it_begins():
     sizes = {"north": 40, "south": 400_000, "west": 60}
-    with pytest.raises(ft.FedtaperError, match=r"south says it has 400,000 samples, 8,000 times"):
+    with pytest.raises(ft.FedtaperError, match=r"south reports 400,000 samples, 8,000 times"):
         check_samples(federation(), sizes)
     check_samples(federation(samples={"south": [1, 500_000]}), sizes)
     check_samples(federation(max_size_ratio=1e5), sizes)
@@ -202,7 +202,7 @@ def test_a_site_cannot_change_its_size_when_it_comes_back(tiny):
     grid.sites[201] = "south"
     source.held["south"] = 4000
     assert set(roster.present()) == {"north", "west"}
-    assert "said 40 before" in heard[-1][3]
+    assert "reported 40 before" in heard[-1][3]
 
 
 def test_sites_learn_their_own_size_only(tiny):

@@ -205,7 +205,7 @@ def test_one_site_without_its_folder_is_left_out_or_begins_anew(tiny, tmp_path):
         (first, *_) = events(out, "memory")
         assert first["site"] == "south"
         assert "has none of this run" in first["why"]
-        assert ("starts anew" in first["why"]) == restart
+        assert ("starts again" in first["why"]) == restart
 
 
 def test_a_damaged_or_foreign_memory_is_named(tmp_path):

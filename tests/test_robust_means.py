@@ -145,5 +145,5 @@ def test_bad_settings_are_one_line(bad):
 def test_noise_for_privacy_is_refused_with_them(tiny):
     agreed = ft.Federation(("a", "b", "c"), clipping_norm=1.0, noise_multiplier=1.0)
     source = Source(experiment(tiny, server=ft.Median()), agreed)
-    with pytest.raises(ft.FedtaperError, match="noise_multiplier is for a weighted mean"):
+    with pytest.raises(ft.FedtaperError, match="noise_multiplier needs a weighted mean"):
         serve(LoopGrid(source), source, None)

@@ -29,7 +29,7 @@ def init(
     memory_at_sites: bool = False,
     first: Array | None = None,
 ) -> State:
-    """Before round 1: every seed's first shared model, and empty memories.
+    """The state before round 1: every seed's first shared model, and empty memories.
 
     ``first`` holds the models of a warm start, (seeds, d).
     """

@@ -67,7 +67,7 @@ class Compiled:
         """It runs everywhere."""
 
     def block_rounds(self, experiment: Experiment, seeds: int) -> int:
-        """A fraction of a second's worth."""
+        """As many rounds as take a fraction of a second."""
         return quick_rounds(experiment, seeds)
 
     def open(self, experiment: Experiment, state: State, options: Options) -> CompiledSession:
@@ -79,17 +79,17 @@ ENGINE = Compiled()
 
 
 class CompiledSession:
-    """All seeds, shared out over the cores."""
+    """All seeds, spread over the cores."""
 
     def __init__(self, experiment: Experiment, state: State) -> None:
         self.e, self.state = experiment, state
 
     def advance(self, rounds: int) -> Block:
-        """Move every seed on by ``rounds`` rounds."""
+        """Advance every seed by ``rounds`` rounds."""
         return _advance(self.e, self.state, rounds)
 
     def answers(self, s: int, clients: list[int], model: Array, round_: int, a: Array) -> Array:
-        """What clients send back for any model: rare enough for the readable loop."""
+        """What clients send back for any model; rare enough for the reference loop."""
         return answers_of(self.e, int(self.state.seeds[s]), clients, model, round_, a)
 
     def losses(self, s: int) -> Array:
@@ -97,14 +97,14 @@ class CompiledSession:
         return client_losses(self.e.problem, self.state.w[s])
 
     def steer(self, experiment: Experiment) -> None:
-        """Other step sizes from here on."""
+        """Use other step sizes from here on."""
         self.e = experiment
 
     def sync(self) -> None:
         """The State is always up to date."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to free."""
 
 
 def _advance(experiment: Experiment, state: State, rounds: int) -> Block:
@@ -212,7 +212,7 @@ def _gradient(rows, start, picks, half, size, w, zeros, out):
 
 @njit(fastmath=FMA)
 def _gradient_wide(rows, start, picks, size, w, out):
-    """The same in memory, for many features."""
+    """The sum of ``_gradient`` in memory instead of registers, for many features."""
     dim = len(out)
     out[:] = 0.0
     for q in range(size):
@@ -245,7 +245,7 @@ def _server_step(rule, constants, w, update, first_moment, second_moment, z):
 
 @njit(fastmath=FMA)
 def _momentum_step(beta, w, update, speed, z):
-    """``server.AverageMomentum.step``; apart, so that the other rules' code stays as it is."""
+    """``server.AverageMomentum.step``; separate, so that the other rules' code does not change."""
     for j in range(w.shape[1]):
         speed[z, j] = _velocity(speed[z, j], update[z, j], beta)
         w[z, j] += speed[z, j]

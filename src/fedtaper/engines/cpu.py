@@ -3,7 +3,7 @@
 A worker binds one network to a flat vector, so an update is one operation on that vector.
 Workers are forked processes that share memory with the parent (Python threads would wait for
 one another between the many small operations). The sums are made in the order of the clients,
-so the number of workers changes nothing in the result.
+so the result does not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Cpu:
         return 1
 
     def open(self, experiment: Experiment, state: State, options: Options) -> CpuSession:
-        """Workers start when the first rounds have shown that they pay."""
+        """Workers start when the first rounds have shown that they pay off."""
         return CpuSession(experiment, state, way=options.way)
 
 
@@ -100,13 +100,13 @@ class CpuSession:
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
-        """Torch as this session needs it; the caller's settings and generator come back."""
+        """Torch as this session needs it; afterwards the caller's settings and generator return."""
         precision = single_precision(self.own.device, self.exact)
         with one_thread(), torch.random.fork_rng(devices=[]), precision:
             yield
 
     def advance(self, rounds: int) -> Block:
-        """Move every seed on by so many rounds."""
+        """Advance every seed by this many rounds."""
         e, state = self.e, self.state
         seeds = len(state.seeds)
         small = e.problem.dim <= KEEP_DIM
@@ -129,7 +129,7 @@ class CpuSession:
         return block
 
     def _side_by_side(self, alive: list[int], a: Any) -> None:
-        """Train the lanes of all seeds together, where a stack has room for several."""
+        """Train the lanes of all seeds together, if a stack has room for several."""
         self.ready, self.shared_seconds = {}, 0.0
         if self.trainer.width == 1 or len(alive) == 1:
             return
@@ -263,7 +263,7 @@ class CpuSession:
             return network_losses(self.own.problem, self.own.module)
 
     def steer(self, experiment: Experiment) -> None:
-        """Other step sizes from here on; workers are sent theirs with every round."""
+        """Use other step sizes from here on; workers are sent theirs with every round."""
         self.e = experiment
 
     def sync(self) -> None:
@@ -273,7 +273,7 @@ class CpuSession:
             array[...] = room.cpu().numpy()
 
     def close(self) -> None:
-        """Send the workers home."""
+        """End the workers."""
         if self.pool is not None:
             self.pool.close()
             self.pool = None

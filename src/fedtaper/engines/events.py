@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg"
 """Regression with late, asynchronous or own-clocked updates, and on streams, compiled (Numba).
 
-One loop over the slots of a round (``rules/arrivals.py``). The models of the last rounds lie in
-a ring, so memory is bounded by the longest staleness: 8 d bytes per seed and round of it. The
+One loop over the slots of a round (``rules/arrivals.py``). The models of the last rounds are kept
+in a ring, so memory is bounded by the longest staleness: 8 d bytes per seed and round of it. The
 arithmetic is that of ``reference``.
 """
 
@@ -43,7 +43,7 @@ _box_muller = njit(draws.box_muller)
 
 
 class Events:
-    """Updates that arrive when they arrive, at the speed of machine code."""
+    """Late and asynchronous updates of regression, at the speed of machine code."""
 
     name = "events"
     capabilities = Capabilities(
@@ -59,23 +59,23 @@ class Events:
         """It runs everywhere."""
 
     def block_rounds(self, experiment: Experiment, seeds: int) -> int:
-        """A fraction of a second's worth."""
+        """As many rounds as take a fraction of a second."""
         return quick_rounds(experiment, seeds)
 
     def open(self, experiment: Experiment, state: State, options: Options) -> EventSession:
-        """The order of arrivals of every seed is known before anything is trained."""
+        """Simulate the order of arrivals of every seed before anything is trained."""
         return EventSession(experiment, state)
 
 
 class EventSession:
-    """All seeds, shared out over the cores."""
+    """All seeds, spread over the cores."""
 
     def __init__(self, experiment: Experiment, state: State) -> None:
         self.e, self.state = experiment, state
         self.timeline = Timeline.of(experiment, state)
 
     def advance(self, rounds: int) -> Block:
-        """Move every seed on by ``rounds`` rounds."""
+        """Advance every seed by ``rounds`` rounds."""
         e, state = self.e, self.state
         count, first = len(state.w), state.round
         block = new_block(e, state, rounds)
@@ -120,7 +120,7 @@ class EventSession:
         return client_losses(self.e.problem, self.state.w[s])
 
     def steer(self, experiment: Experiment) -> None:
-        """Other step sizes from here on."""
+        """Use other step sizes from here on."""
         self.e = experiment
         self.timeline = replace(self.timeline, e=experiment)
 
@@ -128,14 +128,14 @@ class EventSession:
         """The State is always up to date."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to free."""
 
 
 ENGINE = Events()
 
 
 def _data(e: Experiment, first: int, rounds: int) -> tuple[Any, ...]:
-    """Rows and their places, or what makes a stream; the other is empty."""
+    """Rows and their places, or the arrays that make a stream; the other is empty."""
     none = np.empty(0)
     if e.problem.kind == "linear":
         linear = as_linear(e.problem)

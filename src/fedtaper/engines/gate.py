@@ -1,4 +1,4 @@
-"""The gate: what is asked, compared with what an engine says it can do, before any work."""
+"""The gate: compares what is asked for with what an engine can do, before any work."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ROWS: dict[
 
 
 def choose(experiment: Experiment, engine: str | Engine | None, options: Options) -> Engine:
-    """The engine that was asked for, or the quickest that can; refused if it cannot."""
+    """The engine that was asked for, or the fastest suitable one; an error if it cannot."""
     _known_words(options)
     if engine is not None and not isinstance(engine, str):
         if not isinstance(engine, Engine) or isinstance(engine, type):
@@ -62,8 +62,8 @@ def choose(experiment: Experiment, engine: str | Engine | None, options: Options
     kind = experiment.problem.kind
     if kind == "recorded":
         raise FedtaperError(
-            "a recorded run knows its sites' sizes alone, not their code and data: it can be "
-            "reported and audited, not run"
+            "a recorded run has only its sites' sizes, not their code and data: it can be "
+            "reported and audited, but not run"
         )
     wanted = ("cuda",) if kind == "network" and options.device == "cuda" else PREFERRED[kind]
     refused = []
@@ -77,7 +77,7 @@ def choose(experiment: Experiment, engine: str | Engine | None, options: Options
 
 
 def validate(experiment: Experiment, engine: Engine, options: Options) -> Engine:
-    """The engine itself, or one line that says what it cannot do and what to use instead."""
+    """The engine itself, or an error that says what it cannot do and what to use instead."""
     for objection in _objections(experiment, engine, options):
         raise FedtaperError(objection)
     engine.check()
@@ -85,7 +85,7 @@ def validate(experiment: Experiment, engine: Engine, options: Options) -> Engine
 
 
 def table() -> list[list[str]]:
-    """Option x engine: the table that ``fedtaper engines`` prints and docs/design.md shows."""
+    """Options by engine: the table that ``fedtaper engines`` prints and docs/design.md shows."""
     found: dict[str, Capabilities | None] = {}
     for name in registry.names():
         try:
@@ -133,7 +133,7 @@ def _known_words(options: Options) -> None:
 
 
 def _objections(e: Experiment, engine: Engine, options: Options) -> Iterator[str]:
-    """What the engine cannot do of what is asked, one line each."""
+    """What is asked for and the engine cannot do, one line each."""
     name, can = engine.name, engine.capabilities
     kind = type(e.problem).__name__
     if e.problem.kind not in can.problems:
@@ -151,12 +151,12 @@ def _objections(e: Experiment, engine: Engine, options: Options) -> Iterator[str
     if e.steering is not None and not can.steering:
         yield f'the {name} engine does not steer: leave steering=None, or use device="cpu"'
     if e.steering is not None and options.many_seeds:
-        yield "every steered run has scales of its own: run its seeds one at a time"
+        yield "every steered run has its own scales: run its seeds one at a time"
     if np.any(e.rates < 1) and not can.participation:
         yield f"the {name} engine asks every client in every round: leave participation = 1"
     if not e.in_step and not can.delays:
         yield (
-            f"the {name} engine has everyone in step: use engine="
+            f"the {name} engine runs all clients in step: use engine="
             f'"{"cpu" if e.problem.kind == "network" else "events"}" for delays, asynchronous '
             "servers and own clocks"
         )
@@ -167,7 +167,7 @@ def _objections(e: Experiment, engine: Engine, options: Options) -> Iterator[str
         hint = f"use precision {choice}" if choice else 'precision is a choice for device="cuda"'
         yield f"the {name} engine has no precision {options.precision!r}: {hint}"
     if options.way is not None and options.way not in can.ways:
-        yield f"the {name} engine has no choice of ways: leave way=None"
+        yield f"the {name} engine trains in one way only: leave way=None"
     if options.device is not None and options.device not in can.devices:
         yield (
             f"the {name} engine runs on {', '.join(can.devices)}, not on {options.device!r}"
@@ -176,7 +176,7 @@ def _objections(e: Experiment, engine: Engine, options: Options) -> Iterator[str
 
 
 def _rule_objections(e: Experiment, engine: Engine) -> Iterator[str]:
-    """Which of the rules the engine does not run."""
+    """The rules that the engine does not run."""
     name, can = engine.name, engine.capabilities
     if can.local_rules is not None and type(e.local) not in can.local_rules:
         yield (
@@ -191,14 +191,17 @@ def _rule_objections(e: Experiment, engine: Engine) -> Iterator[str]:
     if e.local.keeps != "nothing" and not can.stateful_rules:
         yield f"the {name} engine runs no local rules with memory such as {e.local!r}"
     if is_combining(e.server) and not can.combining:
-        yield f"the {name} engine keeps no single updates, which {e.server!r} needs: {_robust(e)}"
+        yield (
+            f"the {name} engine does not keep each client's update, which {e.server!r} needs: "
+            f"{_robust(e)}"
+        )
     yield from _statistics_objections(e, name, can)
     if is_combining(e.server) and not e.in_step:
         yield f"{e.server!r} needs a round's updates together: leave out delays and asynchronous"
 
 
 def _statistics_objections(e: Experiment, name: str, can: Capabilities) -> Iterator[str]:
-    """Running statistics are averaged by plain means alone: no rule for weights fits them."""
+    """Running statistics are averaged only by plain means: no rule for weights fits them."""
     if not averages_statistics(e.problem):
         return
     what = 'buffers="average" (running statistics)'
@@ -220,14 +223,14 @@ def _challenge_objections(e: Experiment, name: str, can: Capabilities) -> Iterat
         yield f'the {name} engine sends no challenges: leave challenges=None, or use engine="cpu"'
     if e.challenges is not None and (e.local.keeps == "run" or e.local.receives):
         yield (
-            f"challenges need a local rule that starts anew in each round, not {e.local!r}: what "
-            "it remembers would answer for it; start each round anew (Momentum(reset=True)), or "
+            f"challenges need a local rule that starts anew in each round, not {e.local!r}: its "
+            "memory would change the answers; reset it in each round (Momentum(reset=True)), or "
             "audit by replays (ft.HeldOut)"
         )
     if e.challenges is not None and not e.in_step:
         yield (
-            "challenges are asked in step, since an answer is compared with its round's step "
-            "sizes: leave out delays, asynchronous and own_clock, or leave challenges=None"
+            "challenges need all clients in step, because an answer is compared with its round's "
+            "step sizes: leave out delays, asynchronous and own_clock, or leave challenges=None"
         )
 
 

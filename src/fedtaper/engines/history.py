@@ -1,4 +1,4 @@
-"""What engines share that add late updates: the arrivals of every seed, and old models."""
+"""What engines with late updates share: the arrivals of every seed, and old models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Timeline:
 
     @classmethod
     def of(cls, e: Experiment, state: State) -> Timeline:
-        """Known before anything is trained; makes room for old models in the state."""
+        """Simulate the arrivals before anything is trained; make room for old models."""
         made = tuple(e.arrivals(int(seed)) for seed in state.seeds)
         depth = 1 + max(one.reach for one in made)
         check_memory("keeping the models that late updates start from", depth * state.w.size)
@@ -61,7 +61,7 @@ class Timeline:
 
 
 def _moved(history: Array, round_: int, depth: int) -> Array:
-    """The newest models in a ring of another depth, as when a run goes on for more rounds."""
+    """The newest models in a ring of another depth, as when a run is extended by more rounds."""
     out = np.repeat(history[:, [round_ % history.shape[1]]], depth, axis=1)
     for version in range(max(0, round_ - min(depth, history.shape[1]) + 1), round_ + 1):
         out[:, version % depth] = history[:, version % history.shape[1]]

@@ -1,4 +1,4 @@
-"""Networks on the CPU whose updates are late, asynchronous or on clocks of their own.
+"""Networks on the CPU whose updates are late, asynchronous or on their own clocks.
 
 The models of the last rounds are kept in the State: 8 bytes per parameter, seed and model.
 """
@@ -29,7 +29,7 @@ class AnyOrder(Cpu):
     capabilities = replace(Cpu.capabilities, delays=True)
 
     def open(self, experiment: Experiment, state: State, options: Options) -> CpuSession:
-        """In step where everyone is."""
+        """A session in step if all clients are in step, else one with old models."""
         if experiment.in_step:
             return super().open(experiment, state, options)
         return LateSession(experiment, state, way=options.way)
@@ -50,7 +50,7 @@ class LateSession(CpuSession):
         self.timeline = Timeline.of(experiment, state)
 
     def steer(self, experiment: Experiment) -> None:
-        """Other step sizes from here on."""
+        """Use other step sizes from here on."""
         super().steer(experiment)
         self.timeline = replace(self.timeline, e=experiment)
 
@@ -88,7 +88,7 @@ class LateSession(CpuSession):
         note(block, s, k, notes | {"seconds": self.round_seconds})
 
     def _side_by_side(self, alive: list[int], a: Any) -> None:
-        """Each seed by itself: its clients start from models of their own."""
+        """Train each seed by itself: its clients start from different models."""
 
     def _moves(self, slots: Arrivals, s: int) -> Iterator[tuple[int, float, Array, Any]]:
         """Client, staleness weight, measures and update of every slot.

@@ -37,7 +37,7 @@ class Client:
         """Local updates from ``anchor``; the model is left in ``self.w``.
 
         ``kept`` is the client's memory of earlier rounds, which is changed in place; ``sent``
-        what came with the model.
+        is what came with the model.
         """
         with own_code("loss", self.e.name(client), round_ + 1):
             return self._trained(client, seed, round_, anchor, a, kept, sent)
@@ -110,7 +110,7 @@ class Trainer(Protocol):
 
 
 class Apart:
-    """Lane after lane, each with the network to itself."""
+    """One lane after another, each with the network to itself."""
 
     width = 1
 
@@ -131,7 +131,7 @@ class Apart:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread an operation: two collapse where the machine is shared."""
+    """One thread per operation: two are very slow on a shared machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -142,7 +142,7 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def single_precision(device: str, exact: bool) -> Iterator[None]:
-    """Products on a GPU in TF32, ten bits of each factor and full sums, unless they are exact."""
+    """Products on a GPU in TF32 (ten bits of each factor and full sums), unless ``exact``."""
     units: list[Any] = []
     if device != "cpu":
         units = [torch.backends.cuda.matmul, torch.backends.cudnn]

@@ -1,6 +1,6 @@
-"""The readable loop: Eqn3 as it stands, one seed, one client, one update after another.
+"""The reference loop: Eqn3 as written, one seed, one client, one update after another.
 
-Every fast engine is tested against this one. It runs any rule and any problem that can give
+Every fast engine is tested against this one. It runs any rule and any problem that has
 mini-batch gradients.
 """
 
@@ -31,7 +31,7 @@ BLOCK_UPDATES = 20_000  # local updates between two looks at the clock: a fracti
 
 
 class Reference:
-    """The engine to read."""
+    """The engine to read, and the one that every other is tested against."""
 
     name = "reference"
     capabilities = Capabilities(
@@ -68,7 +68,7 @@ class ReferenceSession:
         self.timeline = None if experiment.in_step else Timeline.of(experiment, state)
 
     def advance(self, rounds: int) -> Block:
-        """Move every seed on by ``rounds`` rounds."""
+        """Advance every seed by ``rounds`` rounds."""
         block = new_block(self.e, self.state, rounds)
         with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported, not warned of
             for s in range(len(self.state.w)):
@@ -90,7 +90,7 @@ class ReferenceSession:
         return client_losses(self.e.problem, self.state.w[s])
 
     def steer(self, experiment: Experiment) -> None:
-        """Other step sizes from here on."""
+        """Use other step sizes from here on."""
         self.e = experiment
         if self.timeline is not None:
             self.timeline = replace(self.timeline, e=experiment)
@@ -99,7 +99,7 @@ class ReferenceSession:
         """The State is always up to date."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to free."""
 
 
 def _advance_seed(e: Experiment, state: State, block: Block, s: int, rounds: int) -> None:
@@ -152,7 +152,7 @@ def _advance_seed(e: Experiment, state: State, block: Block, s: int, rounds: int
 
 
 def _advance_late(timeline: Timeline, state: State, block: Block, s: int, rounds: int) -> None:
-    """The same where updates are late: each is made from the model its client was sent."""
+    """A round with late updates: each is made from the model that its client was sent."""
     e, seed, first = timeline.e, int(state.seeds[s]), state.round
     slots = timeline.arrivals[s][first : first + rounds]
     weights = e.server_weights(e.step_sums(first, first + rounds))
@@ -199,7 +199,7 @@ def local_model(
 ) -> tuple[Array, Memory]:
     """A client's model and memory after one round's local updates from w, with step sizes a.
 
-    ``place`` is (seed, client, round); ``kept`` the memory of earlier rounds; ``sent`` what
+    ``place`` is (seed, client, round); ``kept`` is the memory of earlier rounds; ``sent`` is what
     came with the model.
     """
     seed, client, round_ = place

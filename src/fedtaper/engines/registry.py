@@ -1,4 +1,4 @@
-"""Which engines there are: our own, and those that other packages offer.
+"""Which engines there are: fedtaper's own, and those of other packages.
 
 A package adds an engine through the entry point group ``fedtaper.engines``; its name is the
 engine's name, and it points at an object that fulfils :class:`fedtaper.core.protocols.Engine`.
@@ -25,7 +25,7 @@ NEEDS = {"torch": "torch", "flwr": "flower", "ray": "flower"}  # package: extra
 
 
 def names() -> tuple[str, ...]:
-    """All engines by name, our own first."""
+    """All engines by name, fedtaper's own first."""
     return (*BUILT_IN, *(e.name for e in _offered() if e.name not in BUILT_IN))
 
 

@@ -21,7 +21,7 @@ def client_losses(problem: Problem, w: Array) -> Array:
         return np.asarray(0.5 * (np.einsum("i,lij,j->l", w, a, w) + c) - b @ w)
     if not is_network(problem):
         raise FedtaperError(
-            f"{type(problem).__name__} does not say its clients' losses: give judge=, a function "
+            f"{type(problem).__name__} does not give its clients' losses: pass judge=, a function "
             "from the model to every client's loss"
         )
     import torch
@@ -52,7 +52,7 @@ def network_loss(problem: NetworkProblem, module: Any, client: int, dtype: Any =
 
 
 def _parts(whole: Any, size: int) -> list[tuple[Any, int]]:
-    """A client's samples in pieces, where they are numbered; else in one."""
+    """A client's samples in pieces, if they are numbered; else as one."""
     if not isinstance(whole, Minibatches):
         return [(whole, size)]
     cuts = [whole.index[low : low + TOGETHER] for low in range(0, size, TOGETHER)]

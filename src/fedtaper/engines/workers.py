@@ -1,4 +1,4 @@
-"""Forked processes that share out the clients of a round."""
+"""Forked processes that share the clients of a round."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import Any
 import torch
 
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.memory import keep_memory
 from fedtaper.core.protocols import Memory
 from fedtaper.engines.network_client import Lane, Trainer
 from fedtaper.experiment import Experiment
 
 
 def cores() -> int:
-    """How many processes a run may use: all cores, unless runs share them."""
+    """How many processes a run may use: all cores, unless several runs share them."""
     return int(os.environ.get("FEDTAPER_WORKERS", "0")) or os.cpu_count() or 1
 
 
 def can_fork() -> bool:
-    """Whether this machine can fork, and this process: not once it has used a GPU."""
+    """Whether this machine and this process can fork: not after it has used a GPU."""
     return "fork" in multiprocessing.get_all_start_methods() and not torch.cuda.is_initialized()
 
 
@@ -55,6 +56,7 @@ class Workers:
     def _serve(self, trainer: Trainer, pipe: Any, held: list[Any]) -> None:
         for other in held:
             other.close()
+        keep_memory()
         torch.set_num_threads(1)
         with suppress(EOFError, KeyboardInterrupt, OSError):
             while (job := pipe.recv()) is not None:
@@ -95,7 +97,7 @@ class Workers:
                 trouble = pipe.recv()
             except EOFError:
                 raise FedtaperError(
-                    "a worker process died (out of memory?): resume, or use workers=1"
+                    "a worker process died (out of memory?): resume the run, or use workers=1"
                 ) from None
             if isinstance(trouble, FedtaperError):
                 raise trouble
@@ -105,7 +107,7 @@ class Workers:
             yield lane, tuple(self.values[place].tolist()), self.models[place]
 
     def close(self) -> None:
-        """Send the processes home."""
+        """End the processes."""
         for pipe in self.pipes:
             with suppress(OSError):
                 pipe.send(None)

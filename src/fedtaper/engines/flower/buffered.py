@@ -1,10 +1,10 @@
 """Asynchronous rounds: the server aggregates whenever K updates have arrived.
 
-Nobody waits for the slowest. A site gets the newest model as soon as it has answered; its
+Nobody waits for the slowest site. A site gets the newest model as soon as it has answered; its
 update may then be based on a model of some aggregations ago. Each aggregation is a round: the
-clock moves on by one period, and the update counts with the weight the site would have had.
+clock advances by one period, and the update counts with the weight the site would have had.
 A site that answers r times as often as another has r times its influence: ``answered`` in the
-run, and ``sites.json``, say how often each did.
+run, and ``sites.json``, say how often each site did.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedtaper.rules.arrivals import drawn_by
 
 
 class BufferedSession(GridSession):
-    """Rounds that end when ``buffer`` good updates are there."""
+    """Rounds that end when ``buffer`` good updates have arrived."""
 
     def __init__(self, *words: Any) -> None:
         super().__init__(*words)
@@ -44,14 +44,15 @@ class BufferedSession(GridSession):
             if time.monotonic() > end:
                 raise FedtaperError(
                     f"round {self.state.round + 1} has {len(buffer)} of the "
-                    f"{self.federation.buffer} updates it needs, and no more come; resume"
+                    f"{self.federation.buffer} updates it needs, and no site sends more: check "
+                    "the sites, then resume"
                 )
             if len(buffer) < self.federation.buffer:
                 time.sleep(pause)
         return self._summed(buffer)
 
     def _send(self) -> None:
-        """The newest model to every site that is here and free."""
+        """Send the newest model to every site that is connected and free."""
         busy = {client for client, _, _ in self.flying.values()}
         here = self.roster.present()
         free = [i for i, n in enumerate(self.federation.sites) if n in here and i not in busy]
@@ -67,7 +68,7 @@ class BufferedSession(GridSession):
                 self.flying[one] = (client, self.state.round, end)
 
     def _arrived(self, most: int) -> list[tuple[int, Answer]]:
-        """Good updates that are there now, at most so many: the rest waits for the next round."""
+        """Good updates that have arrived, at most ``most``; the rest wait for the next round."""
         found: list[tuple[int, Answer]] = []
         for one in list(self.flying):
             if len(found) == most:
@@ -87,7 +88,7 @@ class BufferedSession(GridSession):
         return found
 
     def _discounted(self, answer: Answer, staleness: int) -> Answer:
-        """What the update's staleness leaves of it."""
+        """The factor that its staleness puts on an update."""
         factor = float(self.e.staleness(staleness))
         if factor == 1.0:
             return answer
@@ -95,7 +96,7 @@ class BufferedSession(GridSession):
         return answer._replace(update=update, norm=wire.norm(update))
 
     def _summed(self, buffer: list[tuple[int, Answer]]) -> Any:
-        """One aggregation; a site that is there twice counts twice."""
+        """One aggregation; a site with two updates counts twice."""
         total: dict[int, Answer] = {}
         for client, answer in buffer:
             if client in total:

@@ -1,4 +1,4 @@
-"""What a site does: say who it is, and make a round's local updates."""
+"""What a site does: report who it is, and make a round's local updates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCHEDULE_KEYS = ("c", "delta", "offset")
 
 
 def describe(message: Message, context: Context, source: Source) -> Message:
-    """Who this site is: its name, its samples where only it knows, its own schedule if any."""
+    """Who this site is: its name, its samples if only it knows them, its own schedule if any."""
     site = site_name(context, source.federation.sites)
     told: dict[str, Any] = {"site": site, "version": __version__}
     try:
@@ -53,8 +53,8 @@ def describe(message: Message, context: Context, source: Source) -> Message:
 def train(message: Message, context: Context, source: Source) -> Message:
     """One round's local updates from the shared model; the answer is the update alone.
 
-    The clock n and the round come with the message, and the stamp of the memory to start from
-    where the local rule keeps one; the mini-batches are counted by (seed, client, round). So a
+    The clock n and the round come with the message, and so does the stamp of the memory to start
+    from, if the local rule keeps one; the mini-batches are drawn by (seed, client, round). So a
     restart of anything here changes nothing.
     """
     order: Any = message.content[ORDER]
@@ -148,12 +148,12 @@ def _updates(
 
 @lru_cache(maxsize=1)
 def _experiment(source: Source, client: int, samples: int) -> Experiment:
-    """The experiment as this site sees it. Of the others it knows no size: they get its own."""
+    """The experiment as this site sees it. It does not know the others' sizes: they get its own."""
     e = source.experiment([samples] * len(source.federation.sites), client)
     if int(e.problem.sizes[client]) != samples:
         raise FedtaperError(
             f"this site has {e.problem.sizes[client]} samples now, and had {samples} when the "
-            "run began: bring the data back, or start a new run"
+            "run began: restore the data, or start a new run"
         )
     return e
 
@@ -173,7 +173,7 @@ def site_name(context: Context, sites: Sequence[str]) -> str:
 
 
 def own_schedule(context: Context) -> Schedule | None:
-    """The schedule that the site keeps for itself (node config c, delta, offset), if any."""
+    """The site's own schedule (node config c, delta, offset), if it has one."""
     node = context.node_config
     return as_schedule(node) if "c" in node else None
 
@@ -191,7 +191,7 @@ def unscaled(schedule: Schedule) -> Schedule:
 
 
 def factor_of(schedule: Schedule, n: float) -> float:
-    """What a controller multiplies a schedule by in the round after clock n."""
+    """The controller's factor on a schedule in the round after clock n."""
     return float(schedule.factor(n + 1)) if isinstance(schedule, Scaled) else 1.0
 
 

@@ -18,21 +18,21 @@ QUIET_KINDS = ("missing", "unclear", "steered")  # sites that are still starting
 
 
 class FlowerEngine:
-    """One seed, each client a simulated Flower site with a process of its own."""
+    """One seed; each client is a simulated Flower site in its own process."""
 
     name = "flower"
     capabilities = CAPABILITIES
 
     def check(self) -> None:
-        """Raise where Flower or Ray is not installed."""
+        """Raise if Flower or Ray is not installed."""
         simulation.check()
 
     def block_rounds(self, experiment: Experiment, seeds: int) -> int:
-        """One: a round is dear, and each is kept."""
+        """One: a round is expensive, and each one is stored."""
         return 1
 
     def open(self, experiment: Experiment, state: State, options: Options) -> SimulatedSession:
-        """Start Flower in the background and wait until every site is there."""
+        """Start Flower in the background and wait until every site is connected."""
         self.check()
         return SimulatedSession(experiment, state, options)
 
@@ -67,7 +67,7 @@ class SimulatedSession:
             raise
 
     def advance(self, rounds: int) -> Block:
-        """Move on by so many rounds."""
+        """Advance by this many rounds."""
         return self.rounds.advance(rounds)
 
     def answers(self, s: int, clients: list[int], model: Array, round_: int, a: Array) -> Array:
@@ -75,16 +75,16 @@ class SimulatedSession:
         return self.rounds.answers(s, clients, model, round_, a)
 
     def losses(self, s: int) -> Array:
-        """What every site says its loss is."""
+        """The loss that every site reports."""
         found: Array = self.rounds.losses(s)
         return found
 
     def steer(self, experiment: Experiment) -> None:
-        """Other factors from here on."""
+        """Use other factors from here on."""
         self.rounds.steer(experiment)
 
     def sync(self) -> None:
-        """Bring the State up to date, with what the sites remember: they end with this."""
+        """Bring the State up to date, with the sites' memories: the sites end with this."""
         from fedtaper.engines.flower.memory import bring_in
 
         self.rounds.sync()

@@ -1,6 +1,6 @@
-"""Who takes part in a deployed federation, and by which rules of the house.
+"""Who takes part in a deployed federation, and how the server treats the sites.
 
-An experiment says what is learnt; a :class:`Federation` says by whom, and what the server
+An experiment says what is learned; a :class:`Federation` says by whom, and what the server
 does about a site that is late, lost or sends nonsense. It is the table ``[federation]`` of
 the experiment's TOML file.
 """
@@ -25,13 +25,13 @@ MOST_SAMPLES = 10**8  # a site may claim, where nothing else is said
 
 @dataclass(frozen=True)
 class Task:
-    """A federation's own model and data: what each site brings along as code.
+    """A federation's own model and data, as code that every site has.
 
     Args:
         loss: a function of (model, *batch), as in :class:`fedtaper.Custom`.
         init: a function without arguments that makes a fresh ``torch.nn.Module``.
         data: a function of the site's name that gives this site's data: a tensor, a tuple of
-            tensors or arrays of equal length, or a Dataset. It is called at the site alone.
+            tensors or arrays of equal length, or a Dataset. It is called only at the site.
         evaluate: a function of the shared model that returns named numbers, at the server.
     """
 
@@ -41,7 +41,7 @@ class Task:
     evaluate: Callable[[Any], dict[str, Any]] | None = None
 
     def problem(self, sizes: Sequence[int], own: dict[int, Any] | None = None) -> Any:
-        """The problem as one party sees it: its own data, and of the others' the size alone."""
+        """The problem as one party sees it: its own data, and only the sizes of the others'."""
         import torch
 
         from fedtaper.problems.custom import Custom
@@ -58,29 +58,29 @@ class Federation:
 
     Args:
         sites: the names, in the order of the experiment's clients and schedules.
-        task: "module:name" of a :class:`Task`, where the problem is code of your own.
+        task: "module:name" of a :class:`Task`, if the problem is your own code.
         deadline: seconds a site has to answer in a round; a later answer is not used.
         quorum: how many sites must answer a round for it to count [default: more than half].
         retries: how often a round without quorum is asked again before the run stops.
-        wait: seconds to wait at the start for all sites to be there.
-        own_schedules: whether a site may keep a step-size schedule of its own and only
-            declare it; else the server sends each site's.
+        wait: seconds to wait at the start for all sites to connect.
+        own_schedules: whether a site may have its own step-size schedule and only declare it;
+            otherwise the server sends each site its schedule.
         buffer: aggregate whenever this many updates have arrived, without waiting for the
-            rest (asynchronous); None waits for all who were asked.
-        clipping_norm: central differential privacy: an update larger than this counts as one
-            of this size. It caps influence: see docs/flower.md.
-        noise_multiplier: of the clipping norm: how much noise the server adds to a round's sum.
-        nodes: site to node id, where a site is bound to its key: a node that claims a site's
+            rest (asynchronous); None waits for all sites that were asked.
+        clipping_norm: central differential privacy: an update larger than this is scaled down
+            to this size. It caps influence: see docs/flower.md.
+        noise_multiplier: how much noise the server adds to a round's sum, in clipping norms.
+        nodes: site to node id, if a site is bound to its key: a node that claims a site's
             name with another id is refused.
-        samples: site to the number of samples that it is to have, or to a pair of bounds. A
+        samples: site to the number of samples that it must have, or to a pair of bounds. A
             site's own claim sets its influence and the clock, so a claim outside is refused.
-        max_size_ratio: how many times the median size of the others a site may claim, where
-            ``samples`` says nothing about it.
-        max_growth: reject an update that is so many times larger than the median of the
+        max_size_ratio: how many times the median size of the others a site may claim, if
+            ``samples`` does not name it.
+        max_growth: reject an update that is this many times larger than the median of the
             site's last ten. None accepts it, with an event from 100 times on.
-        metrics: further names that sites may measure, beside the training loss and accuracy.
-        restart_memory: whether a site that has lost the memory of its local rule begins anew
-            without one. Otherwise it is left out and named until its memory is back.
+        metrics: further names that sites may measure, besides the training loss and accuracy.
+        restart_memory: whether a site that has lost the memory of its local rule starts again
+            without one. Otherwise it is left out, with an event, until its memory is back.
 
     >>> Federation(("north", "south", "west")).enough
     2
@@ -106,17 +106,18 @@ class Federation:
     def __post_init__(self) -> None:
         for name in ("sites", "metrics"):
             if not isinstance(getattr(self, name), (list, tuple)):
-                raise FedtaperError(f"{name} must be a list of names")
+                raise FedtaperError(f'{name} must be a list of names, such as ["north", "south"]')
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if not self.sites:
             raise FedtaperError("a federation needs at least one site")
         for name in self.sites:
             if not (isinstance(name, str) and SITE_NAME.fullmatch(name)):
                 raise FedtaperError(
-                    f"{name!r} is no site name: use letters, digits, dot, hyphen, underscore"
+                    f"{name!r} is not a valid site name: use letters, digits, dot, hyphen, "
+                    "underscore"
                 )
             if self.sites.count(name) > 1:
-                raise FedtaperError(f"the site {name!r} stands twice in sites")
+                raise FedtaperError(f"the site {name!r} is listed twice in sites")
         for name in ("deadline", "wait"):
             if not _is_number(getattr(self, name), 0):
                 value = getattr(self, name)
@@ -143,7 +144,10 @@ class Federation:
                     raise FedtaperError(f"{table}: there is no site {name!r}{hint}")
         for name, node in self.nodes.items():
             if not (isinstance(node, str) and node.isdigit()):
-                raise FedtaperError(f"nodes: the node id of {name} is a number, not {node!r}")
+                raise FedtaperError(
+                    f'nodes: the node id of {name} must be a number in quotes such as "123", not '
+                    f"{node!r}"
+                )
         for name in self.samples:
             self.bounds(name)
 
@@ -161,10 +165,13 @@ class Federation:
         for name in self.metrics:
             if not (isinstance(name, str) and METRIC_NAME.fullmatch(name)):
                 raise FedtaperError(
-                    f"metrics: {name!r} is no name: use letters, digits, dot, hyphen, underscore"
+                    f"metrics: {name!r} is not a valid name: use letters, digits, dot, hyphen, "
+                    "underscore"
                 )
             if name in SERVERS_OWN:
-                raise FedtaperError(f"metrics: {name} is the server's own")
+                raise FedtaperError(
+                    f"metrics: {name} is the server's own metric: choose another name"
+                )
 
     def bounds(self, site: str) -> tuple[int, int]:
         """The least and the most samples that a site may have."""
@@ -177,7 +184,9 @@ class Federation:
                     f"not {found!r}"
                 )
         if not 1 <= low <= high:
-            raise FedtaperError(f"samples: {site} has the bounds {low} and {high}")
+            raise FedtaperError(
+                f"samples: {site} has the bounds {low} and {high}; give 1 <= least <= most"
+            )
         return low, high
 
     def _check_privacy(self) -> None:
@@ -186,7 +195,7 @@ class Federation:
             if value is not None:
                 check_number(name, value, low=0)
         if self.clipping_norm == 0 or (self.noise_multiplier and self.clipping_norm is None):
-            raise FedtaperError("noise needs a clipping_norm, and that must be above 0")
+            raise FedtaperError("noise_multiplier needs a clipping_norm, which must be above 0")
 
     @property
     def enough(self) -> int:
@@ -194,7 +203,7 @@ class Federation:
         return self.quorum if self.quorum is not None else len(self.sites) // 2 + 1
 
     def load_task(self) -> Task | None:
-        """The task that is named, imported."""
+        """The task, imported by its name."""
         if self.task is None:
             return None
         module, _, name = self.task.partition(":")

@@ -1,4 +1,4 @@
-"""Single fields of what a site says: each of the right kind and in range, or a fault."""
+"""Single fields of what a site sends: each of the right type and in range, or a fault."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class FaultError(Exception):
 
 
 def shown(what: Any, longest: int = LONGEST) -> str:
-    r"""Words from elsewhere, for a log or a terminal: one line, short, nothing but print.
+    r"""Text from elsewhere, for a log or a terminal: one line, short, printable characters only.
 
     >>> shown("all\x1b[31m red\nand more")
     'all [31m red and more'
@@ -56,5 +56,5 @@ def word(found: Mapping[str, Any], name: str) -> str:
     """A string."""
     value = found.get(name)
     if not isinstance(value, str):
-        raise FaultError(f"its {name} is {shown(value)}, not a word")
+        raise FaultError(f"its {name} is {shown(value)}, not text")
     return value

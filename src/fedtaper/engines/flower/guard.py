@@ -1,4 +1,4 @@
-"""Which answers count: each is looked at alone, and a bad one is named and left out."""
+"""Which answers count: each is checked by itself, and a bad one is reported and left out."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def checked_update(
 ) -> Answer:
     """The update in an answer and what the site measured, or a :class:`FaultError`.
 
-    A :class:`LostError` where the site says that it has lost its memory. ``like`` is the shared
+    A :class:`LostError` if the site reports that it has lost its memory. ``like`` is the shared
     model: an update must have its dtype and shape, and finite numbers.
     """
     if reply.has_error():
@@ -70,12 +70,12 @@ def checked_update(
             raise FaultError(f"{count} of its numbers are not finite")
         norm = wire.norm(piece.astype(np.float64) for piece in update)
         if not math.isfinite(norm):
-            raise FaultError("its size is beyond what a number holds")
+            raise FaultError("its size is too large for a floating-point number")
     return Answer(update, norm, fields.mapping(measures))
 
 
 def allowed_metrics(e: Experiment, federation: Federation, w: Any) -> frozenset[str]:
-    """Metrics that sites may send: never one that the server itself records."""
+    """Metrics that sites may send: never one that the server records itself."""
     network = is_network(e.problem)
     wanted = {*federation.metrics, *(MEASURED if network else ())}
     if not network:
@@ -90,7 +90,7 @@ def known_metrics(
 ) -> tuple[dict[str, float], str]:
     """The metrics that a site may send, as numbers, and what is wrong with the rest, if any."""
     if len(measured) > MOST_METRICS:
-        return {}, f"{len(measured):,} metrics, and at most {MOST_METRICS} are looked at"
+        return {}, f"{len(measured):,} metrics were sent, and at most {MOST_METRICS} are read"
     good, bad = {}, []
     for name, value in measured.items():
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -106,7 +106,7 @@ def _pieces(arrays: Any, like: Any) -> list[Any]:
     keys = [str(i) for i in range(len(wanted))]
     found = fields.mapping(arrays)
     if list(found) != keys:
-        raise FaultError(f"wrong keys: {shown(list(found)[:50])} in place of {shown(keys)}")
+        raise FaultError(f"wrong keys: {shown(list(found)[:50])} instead of {shown(keys)}")
     update = []
     for key, same in zip(keys, wanted, strict=True):
         try:
@@ -114,9 +114,9 @@ def _pieces(arrays: Any, like: Any) -> list[Any]:
         except Exception as trouble:  # bytes from elsewhere may break the decoder in any way
             raise FaultError(f"its array cannot be decoded: {shown(str(trouble))}") from None
         if piece.dtype != same.dtype:
-            raise FaultError(f"wrong dtype: {shown(str(piece.dtype))} in place of {same.dtype}")
+            raise FaultError(f"wrong dtype: {shown(str(piece.dtype))} instead of {same.dtype}")
         if piece.shape != same.shape:
-            raise FaultError(f"wrong shape: {piece.shape} in place of {same.shape}")
+            raise FaultError(f"wrong shape: {piece.shape} instead of {same.shape}")
         update.append(piece)
     return update
 

@@ -1,4 +1,4 @@
-"""A round's answers as they come in: their weighted sum, and of each what is worth keeping."""
+"""A round's answers as they arrive: their weighted sum, and what is kept of each."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fedtaper.experiment import Experiment
 
 
 class Intake:
-    """Adds up one round. An update is added and let go: models are large.
+    """Adds up one round. An update is added and then dropped, because models are large.
 
-    A server rule that combines single updates has them kept until the round is whole.
+    For a server rule that needs each client's update, they are kept until the round is complete.
 
-    ``norms`` is NaN where a site was asked and does not count, and so is its row of ``moves``,
-    where updates are to be kept (networks: a sketch of them).
+    ``norms`` is NaN for a site that was asked and does not count, and so is its row of ``moves``,
+    which keeps the updates if they are recorded (networks: a sketch of them).
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Intake:
             moves[asked] = np.nan
 
     def add(self, client: int, answer: Answer) -> None:
-        """One more update; the sum depends on the order, so add in that of the clients."""
+        """Add an update; the sum depends on the order, so add in the order of the clients."""
         update, self.norms[client], measured = answer
         self.there[client] = True
         clipped = self._clipped(self.norms[client])
@@ -62,7 +62,7 @@ class Intake:
         self.told.append(measured)
 
     def combined(self, server: ServerRule) -> Any:
-        """What the server rule steps by: the sum, or what it makes of the single updates."""
+        """The update for the server rule's step: the sum, or what it makes of all updates."""
         if self.kept is not None and is_combining(server):
             clients = sorted(self.kept)
             if clients:
@@ -77,20 +77,20 @@ class Intake:
 
     @property
     def scale(self) -> float:
-        """What the weights are multiplied by where the mean is over those present."""
+        """The factor on the weights if the mean is over the participants only."""
         if not self.over_present or not self.there.any():
             return 1.0
         return float(self.weights.sum() / self.weights[self.there].sum())
 
     @property
     def mean(self) -> Any:
-        """The weighted sum; the mean over those present where that is asked for."""
+        """The weighted sum; or the mean over the participants, if that is asked for."""
         if self.kept is not None or self.scale == 1.0:
             return self.total
         return self.total * self.total.dtype.type(self.scale)
 
     def add_noise(self, multiplier: float) -> None:
-        """Central differential privacy: Gaussian noise for the largest share that one site has.
+        """Central differential privacy: Gaussian noise scaled to the largest share of a site.
 
         With equal weights its standard deviation is that of Flower's own wrapper, multiplier
         times clipping norm over clients. It comes from the system's entropy, never from the

@@ -1,13 +1,13 @@
 """What a site remembers from round to round, for local rules that keep a memory.
 
-It never leaves the site. Flower starts a process for each message, so the memory lives in files
-of the site's own folder (node config ``folder``), where it outlives a restart of the SuperNode
-and of the server; or, where a site names no folder, in Flower's context, which does not.
+It never leaves the site. Flower starts a process for each message, so the memory is kept in files
+of the site's own folder (node config ``folder``), where it survives a restart of the SuperNode
+and of the server; or, if a site names no folder, in Flower's context, which does not.
 
 Each memory has a stamp: the run, the server's session and the round that left it. A message
-names the one to start from, that of the site's last update that counted. So an update that came
-too late or was rejected leaves no trace, a server that is resumed goes on from the memories that
-fit its model, and a site that has lost the one it needs says so instead of mixing two.
+names the one to start from: that of the site's last update that counted. So an update that came
+too late or was rejected leaves no trace, a resumed server continues from the memories that fit
+its model, and a site that has lost the one it needs reports that instead of mixing two.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Stamp(NamedTuple):
     """Which memory: of which run, made under which session of its server, after which round.
 
     Round 0 is the empty memory before a site's first update. Sessions and runs are random
-    numbers, so that rounds that a killed server did not save are never taken for those that
+    numbers, so that rounds that a killed server did not save are never mistaken for those that
     were made again.
     """
 
@@ -52,7 +52,7 @@ class Stamp(NamedTuple):
 
 
 class LostError(Exception):
-    """The memory that the server asked to start from is not here."""
+    """The site does not have the memory that the server asked it to start from."""
 
 
 class Vault(Protocol):
@@ -63,12 +63,12 @@ class Vault(Protocol):
         ...
 
     def save(self, stamp: Stamp, memory: Memory) -> None:
-        """Keep a memory; the oldest ones go."""
+        """Keep a memory, and remove the oldest ones."""
         ...
 
 
 class FileVault:
-    """A folder with one file per memory, whole or not there."""
+    """A folder with one file per memory, each complete or absent."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -86,7 +86,7 @@ class FileVault:
         raise LostError(f"{why}: {self._held(stamp)}") from None
 
     def save(self, stamp: Stamp, memory: Memory) -> None:
-        """Whole, and on the disk, before the answer goes out."""
+        """Written completely, and to the disk, before the answer is sent."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             beside = self.folder / f".{uuid.uuid4().hex[:12]}.part"
@@ -129,7 +129,7 @@ class FileVault:
 
 
 class ContextVault:
-    """Flower's own context: gone when the SuperNode restarts, and with the next run."""
+    """Flower's own context: lost when the SuperNode restarts, and with the next run."""
 
     def __init__(self, context: Context) -> None:
         self.state = context.state
@@ -142,7 +142,7 @@ class ContextVault:
         if not parts:
             raise LostError(
                 f"this site has no memory of round {stamp.round}: without a folder in its node "
-                "config it forgets when the SuperNode or the server starts again"
+                "config it forgets when the SuperNode or the server restarts"
             )
         return tuple(parts)
 
@@ -180,14 +180,14 @@ def started(vault: Vault, stamp: Stamp, rule: LocalRule, w: Any) -> Memory:
 class Stamps:
     """The server's side: for each site the memory that its next update starts from.
 
-    They are in the checkpoint; a resumed server names those of its last whole round.
+    They are in the checkpoint; a resumed server names those of its last complete round.
     """
 
     def __init__(self, clients: int, state: State) -> None:
         if state.sites is None and state.round > 0:
             raise FedtaperError(
                 "the sites have no memories of this run's earlier rounds, which another engine "
-                "made: go on with that engine, or start a new run"
+                "made: continue with that engine, or start a new run"
             )
         self.session = secrets.randbits(52)
         self.table = np.zeros((clients, 3), dtype=np.int64)
@@ -204,21 +204,21 @@ class Stamps:
         return [int(self.table[client, 0]), self.session, round_ + 1]
 
     def counted(self, clients: Any, round_: int) -> None:
-        """These sites' updates counted: their next ones start from what this round left."""
+        """These sites' updates counted: their next ones start from this round's memory."""
         for client in clients:
             self.table[client] = self.end(int(client), round_)
 
     def forget(self, client: int) -> None:
-        """The site starts anew, without a memory."""
+        """Let the site start again, without a memory."""
         self.table[client, 1:] = 0
 
     def saved(self) -> Any:
-        """For the State."""
+        """The stamps, as the State keeps them."""
         return self.table[None].copy()
 
 
 def hand_out(state: State, vaults: Sequence[Vault], dtype: Any) -> None:
-    """Give simulated sites the memories of a State: they live as long as the simulation."""
+    """Give simulated sites the memories of a State, for as long as the simulation lasts."""
     if not state.clients or state.round == 0:
         return
     run = secrets.randbits(52)

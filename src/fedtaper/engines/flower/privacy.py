@@ -14,7 +14,7 @@ Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Messag
 
 
 def on_models(mod: Mod) -> Mod:
-    """The mod, shown models where our answers hold updates; it touches training alone.
+    """The mod, applied to models where our answers hold updates; it affects only training.
 
     For example ``make_client_app(find, mods=[on_models(LocalDpMod(1.0, 0.1, 1.0, 1e-5))])``, or
     ``on_models(fixedclipping_mod)`` where the federation has a ``clipping_norm``.

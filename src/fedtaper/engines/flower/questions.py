@@ -1,8 +1,9 @@
-"""What the server asks beside the rounds: challenges, and losses for a controller.
+"""What the server asks besides the rounds: challenges, and losses for a controller.
 
-A challenge has the form of a round: the same fields, the same kind of message, one beside the
-round's own. Which of the two comes first is drawn anew for every site, from the system's
-entropy and not from the run's seed, which every site knows. So neither form nor order tells.
+A challenge has the form of a round: the same fields and the same kind of message, sent together
+with the round's own. Which of the two comes first is drawn anew for every site, from the system's
+entropy and not from the run's seed, which every site knows. So neither form nor order gives a
+challenge away.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def challenged(
 ) -> tuple[dict[int, Any], dict[int, Message | None]]:
     """Good answers to a challenge, and the same sites' answers to the round that comes next.
 
-    Every site gets both messages, one after the other, in an order that it cannot foresee.
+    Every site gets both messages, one after the other, in an order that it cannot predict.
     """
     here = _here(session, clients)
     first = {i: COIN.random() < 0.5 for i in here}  # whether the challenge is first
@@ -57,7 +58,7 @@ def challenged(
 def in_order(
     early: dict[int, Message | None], replies: Iterable[tuple[int, Message]]
 ) -> Iterator[tuple[int, Message | None]]:
-    """Answers that are there and answers that come, in the order of the clients."""
+    """Answers that have arrived and answers that still arrive, in the order of the clients."""
     waiting = dict(sorted(early.items()))
     for i, reply in replies:
         for client in [c for c in waiting if c < i]:
@@ -67,7 +68,7 @@ def in_order(
 
 
 def asked_losses(session: GridSession) -> Any:
-    """Every site's loss at the shared model, NaN where it did not say."""
+    """Every site's loss at the shared model, NaN where it did not report one."""
     found = np.full(session.e.num_clients, np.nan)
     here, k = _here(session, list(range(len(found)))), session.state.round
     model = {MODEL: wire.packed(session.w)}

@@ -9,11 +9,11 @@ from fedtaper.experiment import Experiment
 
 
 def refuse(e: Experiment, federation: Federation) -> None:
-    """Raise where the federation's settings do not fit the experiment."""
+    """Raise if the federation's settings do not fit the experiment."""
     if federation.noise_multiplier and is_combining(e.server):
         raise FedtaperError(
-            f"noise_multiplier is for a weighted mean, not for {e.server!r}: how far one site "
-            "moves it is not bounded by the clipping norm times its weight"
+            f"noise_multiplier needs a weighted mean, not {e.server!r}: there the effect of one "
+            "site is not bounded by the clipping norm times its weight"
         )
     if e.challenges is not None and e.challenges.share < 1:
         raise FedtaperError(
@@ -22,8 +22,8 @@ def refuse(e: Experiment, federation: Federation) -> None:
         )
     if federation.buffer is not None and e.local.keeps == "run":
         raise FedtaperError(
-            f"{e.local!r} keeps a memory from round to round: leave out buffer, with which rounds "
-            "overlap"
+            f"{e.local!r} keeps a memory from round to round, but with a buffer rounds overlap: "
+            "leave out buffer"
         )
     if federation.buffer is not None and e.challenges is not None:
-        raise FedtaperError("challenges are asked in step: leave out buffer")
+        raise FedtaperError("challenges need all sites in the same round: leave out buffer")

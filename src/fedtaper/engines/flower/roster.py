@@ -1,4 +1,4 @@
-"""Who is there: Flower's nodes have random numbers; a query asks each which site it is."""
+"""Who is connected: Flower's nodes have random numbers; a query asks each which site it is."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCHEDULE_RANGE = {"c": (1e-12, 1e6), "delta": (0.0, 10.0), "offset": (0.0, 1e12)
 
 @dataclass(frozen=True)
 class Site:
-    """What a node said of itself."""
+    """What a node reported about itself."""
 
     node: int
     name: str
@@ -41,7 +41,7 @@ class Site:
 class Roster:
     """Nodes by site, asked once each; a node that joins later is asked when it is first seen.
 
-    Nobody waits for a node's answer: it takes part from the round on in which it is known.
+    Nobody waits for a node's answer: it takes part as soon as its site is known.
     """
 
     def __init__(self, grid: Grid, federation: Federation, tell: Callable[..., None]) -> None:
@@ -66,7 +66,8 @@ class Roster:
             if site is None:
                 continue
             if site.name in found:
-                self._refuse(node, f"node {node} claims to be {site.name}, who is here already")
+                why = f"node {node} claims to be {site.name}, which is connected already"
+                self._refuse(node, why)
             else:
                 found[site.name] = site
         return found
@@ -76,7 +77,7 @@ class Roster:
     ) -> dict[str, Site]:
         """All sites, or after ``seconds`` at least ``needed`` of them.
 
-        A site that cannot take part where all are needed ends the wait at once.
+        If all are needed, a site that cannot take part ends the wait at once.
         """
         end = time.monotonic() + seconds
         while True:
@@ -86,7 +87,7 @@ class Roster:
                 return found
             if self.failing and needed == len(self.federation.sites):
                 why = "; ".join(f"{site}: {text}" for site, text in self.failing.items())
-                raise FedtaperError(f"before round 1 a site failed: {why}. Mend it there")
+                raise FedtaperError(f"before round 1 a site failed: {why}. Fix it at that site")
             if time.monotonic() > end:
                 break
             say(f"waiting for {', '.join(missing)}")
@@ -94,7 +95,7 @@ class Roster:
         if len(found) < needed:
             raise FedtaperError(
                 f"after {seconds:g} s only {len(found)} of {len(self.federation.sites)} sites "
-                f"are here ({needed} needed); missing: {', '.join(missing)}"
+                f"are connected ({needed} needed); missing: {', '.join(missing)}"
             )
         for name in missing:
             self.tell(0, name, "missing", "not connected at the start")
@@ -111,13 +112,14 @@ class Roster:
             self.asked |= {one: n for one, n in zip(ids, nodes, strict=True) if one}
 
     def _hear(self) -> None:
-        """Answers that are there by now; who could not answer is asked again later."""
+        """Read the answers so far; a node that could not answer is asked again later."""
         for reply in self.grid.pull_messages(list(self.asked)) if self.asked else ():
             node = self.asked.pop(reply.metadata.reply_to_message_id, None)
             if node is None:
                 continue
             if reply.has_error():
-                why = f"node {node} cannot say who it is: {shown(str(reply.error.reason)[-200:])}"
+                reason = shown(str(reply.error.reason)[-200:])
+                why = f"node {node} cannot say which site it is: {reason}"
                 self._later(node, self._bound(node), "unclear", why)
                 continue
             try:
@@ -140,7 +142,7 @@ class Roster:
             self.tell(0, site, kind, why)
 
     def _read(self, node: int, reply: Message) -> Site:
-        """What a node says of itself, every field checked."""
+        """What a node reports about itself, every field checked."""
         try:
             record: Any = reply.content[TOLD]
         except Exception:  # what comes from elsewhere may be anything
@@ -148,7 +150,7 @@ class Roster:
         told = fields.mapping(record)
         name = fields.word(told, "site")
         if name not in self.federation.sites:
-            raise FaultError(f"it is {shown(name, 80)!r}, no site of this federation")
+            raise FaultError(f"it is {shown(name, 80)!r}, which is not a site of this federation")
         bound = self.federation.nodes.get(name)
         if bound is not None and bound != str(node):
             raise FaultError(f"it claims to be {name}, whose key has node id {bound}")
@@ -161,17 +163,17 @@ class Roster:
         found = fields.word(told, "version")
         if found != __version__ and self.told.get(node) != found:
             self.told[node] = found
-            why = f"it runs fedtaper {shown(found, 40)}, the server {__version__}"
+            why = f"it runs fedtaper {shown(found, 40)}, the server runs {__version__}"
             self.tell(0, name, "version", why)
 
     def _samples(self, name: str, told: dict[str, Any]) -> int | None:
-        """How much data a site says it has: within its bounds, and the same as before."""
+        """How many samples a site reports: within its bounds, and the same as before."""
         if "samples" not in told:
             return None
         found = fields.whole_number(told, "samples", *self.federation.bounds(name))
         if self.sizes.setdefault(name, found) != found:
             raise FaultError(
-                f"{name} says it has {found:,} samples, and said {self.sizes[name]:,} before"
+                f"{name} reports {found:,} samples, and reported {self.sizes[name]:,} before"
             )
         return found
 
@@ -180,7 +182,7 @@ class Roster:
             return None
         if not self.federation.own_schedules:
             raise FaultError(
-                f"{name} keeps a schedule of its own; allow that with own_schedules = true"
+                f"{name} has a schedule of its own; allow that with own_schedules = true"
             )
         numbers = {key: fields.number(told, key, *SCHEDULE_RANGE[key]) for key in SCHEDULE_RANGE}
         with warnings.catch_warnings(record=True) as noted:
@@ -203,11 +205,11 @@ class Roster:
 def answers(
     grid: Grid, messages: dict[Any, Message], seconds: float, size: int = 0
 ) -> Iterator[tuple[Any, Message]]:
-    """Send, and give the answers in the order of the messages, whoever is there first.
+    """Send messages, and yield the answers in the order of the messages.
 
-    An answer is given as soon as those before it are; at the end of the time, without those
+    An answer is yielded as soon as those before it are; when the time is over, without those
     that are missing. Flower's own loop looks every three seconds; this one starts at once and
-    slows down. Where each answer has many bytes (``size``), few are taken in together, and
+    slows down. If each answer has many bytes (``size``), only a few are fetched together, and
     those that are far from their turn wait at the SuperLink.
     """
     ids = list(grid.push_messages(list(messages.values())))

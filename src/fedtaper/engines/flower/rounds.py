@@ -44,12 +44,12 @@ GRACE = 60.0  # seconds a message outlives the deadline, so that it is ours that
 
 
 class GridEngine:
-    """An engine over a Flower grid that is there already: a deployed server's.
+    """An engine over an existing Flower grid: that of a deployed server.
 
-    ``seen``, where given, is called with each whole round: its number (from 0), the sizes of
-    the updates (NaN where a site did not count), the updates, where they are kept, and the
+    ``seen``, if given, is called after each complete round: with its number (from 0), the sizes
+    of the updates (NaN where a site did not count), the updates, if they are kept, and the
     round's metrics. ``earlier`` are the sizes of the rounds before a resume, (rounds, L).
-    ``follow`` is called with the experiment as it stands: at first, and when it is steered.
+    ``follow`` is called with the current experiment: at first, and when it is steered.
     """
 
     name = "flower"
@@ -68,14 +68,14 @@ class GridEngine:
         self.earlier, self.follow = earlier, follow
 
     def check(self) -> None:
-        """There is a grid, so Flower is here."""
+        """There is a grid, so Flower is installed."""
 
     def block_rounds(self, experiment: Experiment, seeds: int) -> int:
-        """One: rounds are too dear to lose one."""
+        """One: rounds are too expensive to lose one."""
         return 1
 
     def open(self, experiment: Experiment, state: State, options: Options) -> GridSession:
-        """Get ready to move the state on."""
+        """Start a session that advances the state."""
         self.follow(experiment)
         if self.federation.buffer is not None:
             from fedtaper.engines.flower.buffered import BufferedSession
@@ -113,7 +113,7 @@ class GridSession:
         self.sync()
 
     def advance(self, rounds: int) -> Block:
-        """Move on by so many rounds."""
+        """Advance by this many rounds."""
         e, state = self.e, self.state
         keep = not self.network or e.problem.dim <= KEEP_DIM
         block = Block(
@@ -167,11 +167,11 @@ class GridSession:
         raise FedtaperError(
             f"round {k + 1} has no quorum: {intake.count} good answers, {self.federation.enough} "
             f"needed, after {self.federation.retries + 1} attempts ({why}). The rounds before it "
-            "are kept: resume"
+            "are stored: check the sites, then resume"
         )
 
     def _taken_in(self, asked: list[int], k: int) -> Intake:
-        """The good updates of those who were asked, added up in the order of the clients."""
+        """The good updates of the sites that were asked, added up in the order of the clients."""
         here = self.roster.present()
         names = self.federation.sites
         early, self.early = self.early, {}  # what was asked beside a challenge
@@ -197,7 +197,7 @@ class GridSession:
         return intake
 
     def fault(self, k: int, client: int, kind: str, why: str) -> None:
-        """A site does not count in this round: an event, and a reason if there is no quorum."""
+        """Note that a site does not count in this round: as an event, and for a missing quorum."""
         self.faults[self.federation.sites[client]] = why
         self.roster.tell(k + 1, self.federation.sites[client], kind, why)
 
@@ -235,7 +235,7 @@ class GridSession:
         return Message(content, site.node, kind, ttl=self.federation.deadline + GRACE)
 
     def _factor(self, client: int, k: int) -> float:
-        """What a controller multiplies the site's scale by in round k (from 0)."""
+        """The controller's factor on the site's scale in round k (from 0)."""
         return factor_of(self.e.schedules[client], k * self.e.period)
 
     def checked(self, i: int, reply: Message, k: int) -> Answer | None:
@@ -259,14 +259,14 @@ class GridSession:
         return answer._replace(measured=measured)
 
     def _lost_memory(self, k: int, client: int, why: str) -> None:
-        """The site cannot go on from its last update that counted: left out, or begun anew."""
+        """The site cannot continue from its last update that counted: it is left out, or reset."""
         if self.stamps is not None and self.federation.restart_memory:
             self.stamps.forget(client)
-            why += "; it starts anew, without a memory, when it is asked next"
+            why += "; it starts again, without a memory, when it is asked next"
         self.fault(k, client, "memory", why)
 
     def _step(self, intake: Intake) -> tuple[Any, dict[str, float]]:
-        """The server rule's step on the weighted sum of the updates; the absent add nothing."""
+        """The server rule's step on the weighted sum of the updates; absent sites add nothing."""
         self.answered, self.notes = intake.count, {}
         k, server, there = self.state.round, self.e.server, intake.there
         with np.errstate(over="ignore", invalid="ignore"):
@@ -304,11 +304,11 @@ class GridSession:
         return found
 
     def losses(self, s: int) -> Any:
-        """What every site says its loss at the shared model is; NaN where it did not say."""
+        """The loss at the shared model that every site reports; NaN where it did not."""
         return asked_losses(self)
 
     def steer(self, experiment: Experiment) -> None:
-        """Other factors from here on: they travel with every message."""
+        """Use other factors from here on: they are sent with every message."""
         self.e = experiment
         self.follow(experiment)
         n = self.state.round * experiment.period
@@ -319,14 +319,14 @@ class GridSession:
         )
 
     def sync(self) -> None:
-        """Bring the State up to date: it sees the very arrays held here."""
+        """Nothing to do: the State shares the arrays held here."""
         self.state.w = self.w[None]
         self.state.memory = tuple(value[None] for value in self.memory)
         if self.stamps is not None:
             self.state.sites = self.stamps.saved()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to free."""
 
 
 def _pairs(new: Any, old: Any) -> Any:

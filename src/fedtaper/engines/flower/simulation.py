@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.memory import KEPT, KEPT_BLOCK
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -21,16 +22,16 @@ QUIET = {
 }
 # The processes that play the sites copy models around in every message. Getting the memory for
 # that from the system anew each time took a third of a round.
-KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**28), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
+KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(KEPT), "MALLOC_MMAP_THRESHOLD_": str(KEPT_BLOCK)}
 LOOK = 0.5  # seconds between two looks whether the program is at its end
 END_SECONDS = 60.0  # how long Flower may take to end
 
 
 class Simulation:
-    """Simulated sites, and the grid that reaches them, from entering until leaving.
+    """Simulated sites, and the grid that reaches them, while this context is open.
 
-    Flower wants to be the caller: it runs a ServerApp and hands it the grid. Ours, in a thread
-    of its own, passes the grid on and waits until it is no longer needed, so that whoever
+    Flower wants to be the caller: it runs a ServerApp and gives it the grid. Ours, in its own
+    thread, passes the grid on and waits until it is no longer needed, so that the code that
     opened the simulation drives the rounds.
     """
 
@@ -113,12 +114,12 @@ class LiveGrid:
         return self.grid.push_messages(messages)
 
     def pull_messages(self, message_ids: Any) -> Any:
-        """The answers that are there by now."""
+        """The answers that have arrived so far."""
         return self.grid.pull_messages(message_ids)
 
 
 def check() -> None:
-    """Raise where Flower or Ray is not installed."""
+    """Raise if Flower or Ray is not installed."""
     os.environ.update({k: v for k, v in QUIET.items() if k not in os.environ})
     try:
         import flwr.simulation  # noqa: F401
@@ -138,7 +139,7 @@ def _backend(count: int) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Flower's own log down to errors, and its processes' memory kept, for as long as it runs."""
+    """While it runs: only errors in Flower's own log, and its processes' memory is kept."""
     loggers = [logging.getLogger(name) for name in ("flwr", "ray")]
     before = [logger.level for logger in loggers]
     added = {k: v for k, v in KEEP_MEMORY.items() if k not in os.environ}

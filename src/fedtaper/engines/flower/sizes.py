@@ -1,4 +1,4 @@
-"""Sizes that are out of proportion: of a site's update beside its last, of its data."""
+"""Sizes that are out of proportion: of a site's update compared with its last ones, of its data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNUSUAL = 100.0  # times the median of those, from which on an update is an even
 
 
 class Sizes:
-    """Each site's last sizes. An update that is out of proportion is named, or a fault."""
+    """Each site's last sizes. An update that is out of proportion is reported, or a fault."""
 
     def __init__(self, federation: Federation, earlier: Any = None) -> None:
         self.most = federation.max_growth
@@ -28,7 +28,7 @@ class Sizes:
                     self.last[client].append(float(size))
 
     def look(self, client: int, norm: float) -> str:
-        """What is unusual about this update, if anything; then it is one of the earlier ones."""
+        """What is unusual about this update, if anything; afterwards it is among the last ones."""
         usual = median(self.last[client]) if self.last[client] else 0.0
         times = norm / usual if usual > 0 else 1.0
         text = f"its size {norm:.3g} is {times:.3g} times the median of its last updates"
@@ -40,7 +40,7 @@ class Sizes:
 
 
 def check_samples(federation: Federation, samples: dict[str, int]) -> None:
-    """Refuse a number of samples that is out of all proportion, unless it is expected.
+    """Refuse a number of samples that is far out of proportion, unless it is expected.
 
     A site's claim sets its weight, its steps and, where the clock counts updates, everyone's
     clock.
@@ -52,6 +52,6 @@ def check_samples(federation: Federation, samples: dict[str, int]) -> None:
         times = count / median(others)
         if times > federation.max_size_ratio:
             raise FedtaperError(
-                f"{site} says it has {count:,} samples, {times:,.0f} times the median of the "
-                f"others: if that is so, say samples = {{ {site} = {count} }} in [federation]"
+                f"{site} reports {count:,} samples, {times:,.0f} times the median of the "
+                f"others: if that is right, set samples = {{ {site} = {count} }} in [federation]"
             )

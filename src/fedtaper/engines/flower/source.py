@@ -16,7 +16,7 @@ class Source(Protocol):
     """The experiment as the server or as one site sees it."""
 
     def __hash__(self) -> int:
-        """Sources are kept by what they say."""
+        """A hash by content: sources are cached by it."""
         ...
 
     @property
@@ -25,15 +25,15 @@ class Source(Protocol):
         ...
 
     def samples(self, site: str) -> int | None:
-        """How much data the site holds, where only the site knows."""
+        """How many samples the site holds, if only the site knows."""
         ...
 
     def experiment(self, sizes: Sequence[int], client: int | None = None) -> Experiment:
-        """The experiment; ``client`` where it is one site's, with its own data."""
+        """The experiment; with ``client`` that of one site, with its own data."""
         ...
 
     def folder(self, site: str) -> Path | None:
-        """Where a simulated site keeps its memory; a real one names a folder of its own."""
+        """Where a simulated site keeps its memory; a real site names its own folder."""
         ...
 
 
@@ -41,15 +41,15 @@ class Source(Protocol):
 class PickledSource:
     """An experiment object in a temporary file of this machine, for Flower's simulation.
 
-    Simulated sites are processes that get the app anew with every message: what they get
-    must be small, so the experiment, which may hold data, is read from the file once.
+    Simulated sites are processes that get the app again with every message. It must be small,
+    so the experiment, which may hold data, is read from the file once.
     """
 
     path: str
 
     @classmethod
     def write(cls, experiment: Experiment, federation: Federation, folder: Path) -> PickledSource:
-        """Put both into a file of that folder."""
+        """Write both into a file of that folder."""
         from ray import cloudpickle
 
         path = folder / "experiment"
@@ -70,7 +70,7 @@ class PickledSource:
         return self._loaded[1]
 
     def samples(self, site: str) -> int | None:
-        """Known from the experiment."""
+        """None: the sizes are known from the experiment."""
         return None
 
     def experiment(self, sizes: Sequence[int], client: int | None = None) -> Experiment:

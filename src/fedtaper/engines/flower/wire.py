@@ -1,7 +1,7 @@
 """A flat vector as Flower's ArrayRecord, and back, with as few copies as possible.
 
-It travels in pieces: Flower holds three copies of an array while it puts it together, and
-three more of each part that is on its way, so arrays are to be small where models are large. A
+It is sent in pieces: Flower holds three copies of an array while it puts it together, and
+three more of each part that is being sent, so arrays must be small if models are large. A
 piece comes back as a view of the message's own bytes.
 """
 
@@ -36,7 +36,7 @@ def packed(w: Any) -> ArrayRecord:
 
 
 def joined(record: Any) -> Any:
-    """The vector in a record, as an array of one's own."""
+    """The vector in a record, as a new array."""
     return np.concatenate([piece(array) for array in record.values()])
 
 
@@ -55,7 +55,7 @@ def piece(array: Array) -> Any:
 
 @lru_cache(maxsize=64)
 def _read_head(head: bytes) -> tuple[tuple[int, ...], Any]:
-    """Shape and dtype from the first bytes of NumPy's format; pieces have few kinds of them."""
+    """Shape and dtype from the first bytes of NumPy's format (cached: there are only a few)."""
     file = io.BytesIO(head)
     version = np.lib.format.read_magic(file)
     if version != (1, 0):

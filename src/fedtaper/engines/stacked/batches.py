@@ -1,8 +1,8 @@
-"""The mini-batches of many lanes, and who makes an update together with whom.
+"""The mini-batches of many lanes, and which lanes make an update together.
 
-A loss of the user's own is a function of a whole batch, so a short batch cannot be filled up: only
-lanes whose batches have one size make an update together. A lane waits for nobody but itself, so
-each may be at another of its updates than its neighbour.
+A user's loss is a function of a whole batch, so a short batch cannot be padded: only lanes whose
+batches have the same size make an update together. A lane never waits for another, so neighbours
+may be at different updates.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROUND_BYTES = 2**26  # mini-batches of a round that are gathered in one go
 
 @dataclass(frozen=True)
 class Turn:
-    """Lanes that make an update together: ``rows`` says which of its own each one makes."""
+    """Lanes that make an update together: ``rows`` says which of its updates each one makes."""
 
     members: NDArray[np.int64]
     rows: NDArray[np.int64]
@@ -35,13 +35,13 @@ class Turn:
 
     @property
     def row(self) -> int | None:
-        """The number of the update, where it is the same for all."""
+        """The number of the update, if it is the same for all."""
         first = int(self.rows[0])
         return first if np.all(self.rows == first) else None
 
 
 def turns(sizes: Sequence[NDArray[np.int64]]) -> list[Turn]:
-    """Every lane's updates in its own order, as many lanes together as have one batch size.
+    """Every lane's updates in its order, together with all lanes that have the same batch size.
 
     >>> [(t.members.tolist(), t.size) for t in turns([np.array([4, 4, 2]), np.array([4, 2, 4])])]
     [([0, 1], 4), ([0], 4), ([0, 1], 2), ([1], 4)]
@@ -68,14 +68,14 @@ def _turns(sizes: tuple[tuple[int, ...], ...]) -> list[Turn]:
 
 
 def each(change: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
-    """The batch with every tensor changed; quick where it is a plain tuple of tensors."""
+    """The batch with every tensor changed; fast for a plain tuple of tensors."""
     if all(isinstance(part, torch.Tensor) for part in batch):
         return tuple([change(part) for part in batch])
     return tree_map(change, batch)
 
 
 class Resident:
-    """All clients' samples on the device, below one another: a mini-batch is a look-up there."""
+    """All clients' samples stacked on the device: a mini-batch is a look-up there."""
 
     def __init__(self, problem: NetworkProblem, device: str, dtype: Any = None) -> None:
         count = problem.num_clients
@@ -131,7 +131,7 @@ class RoundBatches:
         return whole[rows, members, : turn.size]
 
     def _places(self, resident: Resident) -> torch.Tensor:
-        """Where every sample of the round stands among the resident ones."""
+        """The place of every sample of the round among the resident ones."""
         rows, width = max(map(len, self.sizes)), self.found[0].index.shape[1]
         places = np.zeros((rows, len(self.lanes), width), dtype=np.int64)
         for j, (lane, batches) in enumerate(zip(self.lanes, self.found, strict=True)):
@@ -157,7 +157,7 @@ class RoundBatches:
 
 
 def _flat(batches: Minibatches, rows: int) -> Minibatches:
-    """The first rows as one long one; those that are missing are made of sample 0."""
+    """The first rows as one long row; missing ones are filled with sample 0."""
 
     def long(array: Any) -> Any:
         if array is None:

@@ -1,8 +1,8 @@
-"""Which way is quickest for a run, by measurement: a few updates, thrown away.
+"""Which way of training is fastest for a run, measured on a few updates that are discarded.
 
-What decides is the processor time of the whole run that is left, compilation included, so a short
-run neither measures nor waits for a compiler. What was measured is remembered on disk, by model,
-sizes and machine.
+The processor time of the rest of the run decides, compilation included, so a short run neither
+measures nor waits for a compiler. Measurements are remembered on disk, by model, sizes and
+machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MANY_UPDATES = 50 * UPDATES * TRIALS  # of the whole run, that pay for those of 
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of processor time per round by each way, None where it was not tried."""
+    """Seconds of processor time per round for each way, None where it was not tried."""
 
     per_client: float
     stacked: float | None = None
@@ -44,7 +44,7 @@ class Measured:
     compiling: float = 0.0  # seconds before the first compiled update
 
     def best(self, rounds: int) -> str:
-        """The way that needs least for so many rounds.
+        """The way that needs the least time for this many rounds.
 
         >>> Measured(1.0, 0.5, 0.1, compiling=20.0).best(10)
         'stacked'
@@ -73,7 +73,7 @@ class Measured:
 def choose(e: Experiment, state: State, own: Client, width: Callable[[], int]) -> tuple[str, str]:
     """The way for this run, and why."""
     if isinstance(e.problem, ImageClassification) and own.device == "cpu":
-        return PER_CLIENT, "small convolutions are quicker client by client on a CPU"
+        return PER_CLIENT, "small convolutions are faster client by client on a CPU"
     if not as_network(e.problem).in_memory:
         return PER_CLIENT, "its data are read as they are needed"
     left = e.rounds - state.round
@@ -118,21 +118,21 @@ def _together(e: Experiment, state: State, stack: Stack) -> float:
 def _with_compiler(
     e: Experiment, state: State, found: Measured, lanes: int, device: str
 ) -> Measured:
-    """The compiled step tried too; without one where the compiler fails."""
+    """The measurement with the compiled step too, unless the compiler fails."""
     began = time.perf_counter()
     try:
         stack = Stack(e, lanes, compiled=True, device=device)
     except FedtaperError:
         raise
     except Exception as trouble:  # no C++ compiler, or one that cannot take this model
-        warn(f"torch.compile failed ({type(trouble).__name__}): going on without it")
+        warn(f"torch.compile failed ({type(trouble).__name__}): continuing without it")
         return found
     compiling = time.perf_counter() - began
     return replace(found, compiled=_together(e, state, stack), compiling=compiling)
 
 
 def _trial(e: Experiment, state: State, trainer: Trainer, clients: list[int]) -> float:
-    """Seconds that the first updates of a round take these clients: the better of two trials."""
+    """Seconds for the first updates of a round of these clients: the better of two trials."""
     seed, device = int(state.seeds[0]), trainer.device
     lanes = [Lane(0, seed, i, state.round) for i in clients]
     a = e.step_sizes(state.round, state.round + 1)[0][:UPDATES]
@@ -149,7 +149,7 @@ def _trial(e: Experiment, state: State, trainer: Trainer, clients: list[int]) ->
 
 
 def _now(device: str) -> float:
-    """Processor time of this thread (a busy machine does not mislead it); for a GPU, wall time."""
+    """Processor time of this thread (not affected by a busy machine); for a GPU, wall time."""
     if device == "cpu":
         return time.thread_time()
     torch.cuda.synchronize()

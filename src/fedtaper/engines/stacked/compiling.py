@@ -1,8 +1,8 @@
 """A step through PyTorch's compiler, for one shape of its arguments.
 
-The step is traced as it runs (``vmap`` and gradient included) and its operations are handed to
-the compiler. Nothing is checked from call to call, which is what makes small steps quick; whoever
-calls it keeps to the shapes it was made for.
+The step is traced as it runs (``vmap`` and gradient included) and its operations are given to
+the compiler. Nothing is checked between calls, which is what makes small steps fast; callers must
+keep to the shapes it was made for.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Compiled:
     def __call__(
         self, w: Any, memory: Any, anchors: Any, a: Any, active: Any, extra: Any, batch: Any
     ) -> Any:
-        """The step's own result, to rounding."""
+        """The step's own result, up to rounding."""
         parts = (w, *memory, anchors, a, active, *extra.values(), *tree_leaves(batch))
         new, *after, losses, shares = self.code(*parts)
         return new, tuple(after), losses, shares

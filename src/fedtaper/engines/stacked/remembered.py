@@ -1,4 +1,4 @@
-"""What was measured of a model on this machine, kept from process to process."""
+"""What was measured for a model on this machine, kept from process to process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEPT = 200  # models
 
 
 def file() -> Path:
-    """Where it is kept."""
+    """The file that keeps the measurements."""
     folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(folder) / "fedtaper" / "ways.json"
 
@@ -59,7 +59,7 @@ def read(name: str, make: Callable[..., Record]) -> Record | None:
 
 
 def write(name: str, record: Any) -> None:
-    """Remember; where that is not possible, the next run measures again."""
+    """Remember a measurement; if that fails, the next run measures again."""
     known = _all()
     known.pop(name, None)
     newest = dict(list(known.items())[-KEPT + 1 :]) | {name: asdict(record)}

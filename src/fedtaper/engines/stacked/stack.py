@@ -29,7 +29,7 @@ class Stack:
     """Up to ``width`` lanes at once.
 
     The compiled step has one shape: all lanes, with the mini-batches that most updates have.
-    Lanes without such a batch are masked in it. Everything else goes by the plain step.
+    Lanes without such a batch are masked in it. The plain step does everything else.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Stack:
         return Resident(self.problem, self.device, self.dtype)
 
     def _compile(self, size: int) -> Compiled:
-        """The step of all lanes with batches of that size: made before a fork, which finds it."""
+        """The step of all lanes with batches of that size: made before a fork, to be kept."""
         first = torch.from_numpy(self.problem.initial(self.e.seed)).to(self.device, self.dtype)
         start = first.repeat(self.width, 1)
         came = tuple(start.clone() for _ in range(self.e.local.receives))
@@ -108,7 +108,7 @@ class Stack:
         return self.width if self.fast else count
 
     def _begun(self, start: Any, own: Memory, came: Memory) -> Memory:
-        """The memories as the round begins."""
+        """The memories at the start of the round."""
         if self.e.local.keeps == "nothing":
             return ()
         begin = vmap(lambda w, kept, sent: restarted(self.e.local, w, kept, sent))
@@ -150,7 +150,7 @@ class Stack:
         return turn.size in self.fast and len(turn.members) >= BUSY * self.width
 
     def _whole(self, batches: RoundBatches, turn: Turn, steps: Any) -> tuple[Any, Any, Any]:
-        """Step sizes, who is active, and mini-batches of all lanes, the idle ones too."""
+        """Step sizes, active lanes, and mini-batches of all lanes, including the idle ones."""
         row = turn.row if len(turn.members) == self.width else None
         if row is not None:
             return steps[row], self.everyone, batches.of(turn)
@@ -170,7 +170,7 @@ def _at(steps: Any, turn: Turn) -> Any:
 
 
 def _put(whole: Any, members: Any, part: Any) -> Any:
-    """The whole with some lanes exchanged."""
+    """The whole tensor with some lanes replaced."""
     return whole.index_copy(0, members.to(whole.device), part)
 
 

@@ -19,7 +19,7 @@ Step = Callable[..., tuple[torch.Tensor, Memory, torch.Tensor, torch.Tensor]]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each trained parameter stands in a flat model."""
+    """The place of each trained parameter in a flat model."""
 
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
@@ -42,7 +42,7 @@ class Layout:
 
 
 class Loss(torch.nn.Module):
-    """The problem's loss as a module, so that whatever of the model it uses can be exchanged."""
+    """The problem's loss as a module, so that every part of the model it uses can be replaced."""
 
     def __init__(self, problem: NetworkProblem, model: torch.nn.Module) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Loss(torch.nn.Module):
 def step_of(loss: Loss, local: LocalRule, layout: Layout) -> Step:
     """A local update of all lanes: models, memories and step sizes have lanes as first axis.
 
-    Where ``active`` is given, the other lanes stay as they are.
+    If ``active`` is given, the other lanes do not change.
     """
 
     def loss_of(parts: Any, extra: Any, batch: Any) -> Any:

@@ -19,7 +19,7 @@ LANES = 3
 
 
 def objection(e: Experiment) -> str | None:
-    """Why the clients cannot be stacked, or None where they can."""
+    """Why the clients cannot be stacked, or None if they can."""
     return _of_problem(as_network(e.problem)) or _of_step(e)
 
 
@@ -85,7 +85,7 @@ def _updates(e: Experiment) -> tuple[Any, Any]:
 
 
 def bytes_per_lane(e: Experiment) -> int:
-    """What a lane takes in memory: models, gradient, memories, and what the backward pass keeps."""
+    """A lane's bytes of memory: models, gradient, memories, and what the backward pass keeps."""
     problem = as_network(e.problem)
     kept = []
 

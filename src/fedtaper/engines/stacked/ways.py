@@ -1,9 +1,9 @@
-"""The ways to train the clients of a round, and which of them a run goes.
+"""The ways to train the clients of a round, and which of them a run uses.
 
 ``per-client``: one network, client after client, the clients over all cores. ``stacked``: all
 clients' models as one, by ``vmap``. ``compiled``: the same, through ``torch.compile``. They give
-the same results but for rounding, so the way is kept in the State: a resumed run goes on as it
-began.
+the same results except for rounding, so the way is kept in the State: a resumed run continues
+the way it began.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def trainer_of(
     e: Experiment, state: State, asked: str | None, own: Client, workers: int,
     dtype: torch.dtype = torch.float32,
 ) -> Trainer:  # fmt: skip
-    """What trains the lanes: as the State says, or as is asked; the State then says which."""
+    """What trains the lanes: as the State says, or as asked; the State then keeps the choice."""
     if state.way:
         return _made(e, *_read(state.way, asked), own, dtype)
     if asked is not None:
@@ -44,7 +44,7 @@ def trainer_of(
 
 
 def _possible(e: Experiment, asked: str) -> tuple[str, str]:
-    """The way that was asked for, unless the model cannot go it."""
+    """The way that was asked for, unless the model cannot be trained that way."""
     trouble = None if asked == PER_CLIENT else objection(e)
     if trouble is None:
         return asked, "as asked"
@@ -76,10 +76,12 @@ def _read(stored: str, asked: str | None) -> tuple[str, int]:
     """The way and the width that a State holds."""
     way, width, *_ = [*stored.split(" ", 2), ""]
     if way not in WAYS or not width.isdigit() or int(width) < 1:
-        raise FedtaperError(f"the stopped run went a way that is not known here: {stored!r:.40}")
+        raise FedtaperError(
+            f"the stopped run was trained in a way that this version does not know: {stored!r:.40}"
+        )
     if asked is not None and asked != way:
         raise FedtaperError(
-            f'the stopped run goes the way "{way}", not "{asked}": resume without way=, so that '
-            "it ends as it would have"
+            f'the stopped run is trained with way="{way}", not "{asked}": resume without way=, so '
+            "that it ends as it would have"
         )
     return way, int(width)
