@@ -177,7 +177,7 @@ def test_a_log_that_breaks_does_not_cost_the_run(tiny, tmp_path, monkeypatch):
         honest(self, event)
 
     monkeypatch.setattr(EventFileWriter, "add_event", broken)
-    with pytest.warns(ft.FedtaperWarning, match="no more is logged: no space left"):
+    with pytest.warns(ft.FedtaperWarning, match="logging stopped: no space left"):
         run = ft.run(experiment(tiny), log=ft.Log(tensorboard=str(tmp_path)))
     assert len(run.round) == 4
 

@@ -113,7 +113,7 @@ def test_early_stopping_by_hand():
     [
         ([3], "list of functions"),
         ([ft.EarlyStopping], r"EarlyStopping\(\.\.\.\)"),
-        ([lambda progress: 3], "a reason in words"),
+        ([lambda progress: 3], "a reason as text"),
         ([ft.EarlyStopping("wieght")], "did you mean 'weight'"),
     ],
 )
@@ -159,7 +159,7 @@ def test_another_start_is_another_run(tmp_path):
     ("start", "says"),
     [
         (torch.nn.Linear(3, 1), "does not fit the problem's model: .*0.weight"),
-        (np.ones(3), "3 numbers and the model 21"),
+        (np.ones(3), "3 numbers, but the model has 21"),
         ({"0.weight": torch.zeros(4, 3)}, "Missing key"),
         (np.full(21, np.nan), "NaN"),
         ("model.pt", "not str"),
@@ -178,7 +178,7 @@ def test_frozen_weights_of_another_start_are_not_dropped_silently():
         return model
 
     e = experiment(1, ft.Custom(squared, frozen, DATA))
-    with pytest.raises(ft.FedtaperError, match=r"0\.weight does not train"):
+    with pytest.raises(ft.FedtaperError, match=r"0\.weight is not trained"):
         ft.run(e, start=frozen(2.0))
 
 
@@ -264,7 +264,7 @@ def test_only_the_part_that_failed_may_be_mended(tmp_path):
     with pytest.raises(ft.FedtaperError, match="problem: loss"):
         other = ft.Custom(lambda m, x, y: m(x).mean(), counting, DATA, weight)
         ft.run(experiment(5, other), out=tmp_path / "a", resume=True)
-    with pytest.warns(ft.FedtaperWarning, match="evaluate failed there and was changed"):
+    with pytest.warns(ft.FedtaperWarning, match="evaluate failed and has changed"):
         mended = ft.Custom(squared, counting, DATA, weight)
         run = ft.run(experiment(5, mended), out=tmp_path / "a", resume=True)
     assert np.isnan(run.metrics["weight"][:3]).all() and len(run.round) == 5

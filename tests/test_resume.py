@@ -195,7 +195,7 @@ def test_two_writers_do_not_mix(tmp_path):
 def test_names_of_many_runs_stay_in_their_folder(tmp_path):
     e = experiment(2)
     for name in ("../out", "a/b", "", "..", "x\0y", 3):
-        with pytest.raises(ft.FedtaperError, match="name for a run"):
+        with pytest.raises(ft.FedtaperError, match="cannot name a run"):
             ft.run_many({name: e}, out=tmp_path / "many")
     ft.run_many({"a": e}, out=tmp_path / "many")
     with pytest.raises(ft.FedtaperError, match="seed: 0 -> 1"):

@@ -166,7 +166,7 @@ def test_refused(how, says):
 def test_refused_by_the_gate_and_the_controller():
     with pytest.raises(ft.FedtaperError, match="one at a time"):
         ft.run(experiment(), seeds=[1, 2])
-    with pytest.raises(ft.FedtaperError, match="judge is what a controller looks at"):
+    with pytest.raises(ft.FedtaperError, match="judge= is for steered runs"):
         ft.run(experiment(steering=None), judge=lambda w: np.ones(4))
     with pytest.raises(ft.FedtaperError, match="one finite loss for each of 4"):
         ft.run(experiment(), judge=lambda w: [1.0, np.nan, 1.0, 1.0], progress=False)

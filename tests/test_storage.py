@@ -420,7 +420,7 @@ def test_arrays_without_their_description_do_not_load(tmp_path, stored):
     with np.load(tmp_path / "a/run.npz") as found:
         arrays = {k: found[k] for k in found.files if k != durable.MANIFEST}
     np.savez(tmp_path / "a/run.npz", **arrays)
-    with pytest.raises(ft.FedtaperError, match="what describes its arrays is missing"):
+    with pytest.raises(ft.FedtaperError, match="description of its arrays is missing"):
         ft.load(tmp_path / "a")
 
 
@@ -473,7 +473,7 @@ def test_the_checkpoint_before_the_last_is_kept(tmp_path, stored):
         with pytest.warns(ft.FedtaperWarning, match="checkpoint before it"):
             assert int(checkpoints.load_checkpoint(tmp_path)["state_round"]) == 2
     (tmp_path / checkpoints.PREVIOUS).write_bytes(b"")
-    with pytest.raises(ft.FedtaperError, match="run anew"):
+    with pytest.raises(ft.FedtaperError, match="run again"):
         checkpoints.load_checkpoint(tmp_path)
 
 

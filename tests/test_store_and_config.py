@@ -208,7 +208,7 @@ def test_a_full_disk_is_reported_and_leaves_no_half_file(tmp_path, tiny, monkeyp
 def test_wrong_calls_of_run_are_refused(tiny):
     e = ft.Experiment(tiny, ft.Power(0.1, 0.8), rounds=2, local_steps=1, batch_size=4)
     for how, text in (
-        ({"seeds": []}, "no seeds"),
+        ({"seeds": []}, "seeds is empty"),
         ({"seeds": [1, 1]}, "twice"),
         ({"seeds": [-1]}, "seed"),
         ({"engine": "compield"}, "did you mean 'compiled'"),

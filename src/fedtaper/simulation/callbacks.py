@@ -1,4 +1,4 @@
-"""What is called after every round: functions of where a run stands, which may end it."""
+"""Callbacks: functions that are called after every round with its progress, and may end a run."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Callback = Callable[["Progress"], Any]
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands after a round: what a callback receives.
+    """The progress of a run after a round: what a callback receives.
 
-    Of a run over several seeds, models and metrics have a leading axis of seeds.
+    In a run over several seeds, models and metrics have a leading axis of seeds.
     """
 
     _record: Recorder = field(repr=False)
@@ -33,12 +33,12 @@ class Progress:
 
     @property
     def experiment(self) -> Experiment:
-        """What is run."""
+        """The experiment that is run."""
         return self._record.e
 
     @property
     def round(self) -> int:
-        """The round that was just made, from 1."""
+        """The round that was just completed, counted from 1."""
         return self._state.round
 
     @property
@@ -77,14 +77,14 @@ class Progress:
 class EarlyStopping:
     """Ends a run when a metric has not improved for a number of rounds.
 
-    It keeps nothing: it looks at the whole record, so a resumed run stops in the same round. Of
-    several seeds the run ends when none has improved.
+    It keeps no state: it looks at the whole record, so a resumed run stops in the same round. A
+    run over several seeds ends when none has improved.
 
     Args:
         metric: a name in ``run.metrics``, such as "auc" or "train_loss".
-        patience: how many recorded rounds without improvement are waited for.
+        patience: how many recorded rounds without improvement to wait for.
         better: whether "lower" or "higher" values are better.
-        least: the least change that counts as an improvement.
+        least: the smallest change that counts as an improvement.
 
     >>> import fedtaper as ft
     >>> problem = ft.LinearRegression(num_clients=2, samples=60)
@@ -109,8 +109,8 @@ class EarlyStopping:
         if self.metric not in progress.history:
             known = progress.history
             raise FedtaperError(
-                f"early stopping watches {self.metric!r}, and the run has {', '.join(known)}"
-                f"{nearest(self.metric, known)}"
+                f"EarlyStopping: there is no metric {self.metric!r}; the run has "
+                f"{', '.join(known)}{nearest(self.metric, known)}"
             )
         values = np.atleast_2d(progress.history[self.metric])
         waited = min(self._waited(row) for row in values)
@@ -129,13 +129,15 @@ class EarlyStopping:
 
 
 def checked(callbacks: Sequence[Callback]) -> tuple[Callback, ...]:
-    """The callbacks, or a refusal in one line."""
+    """The callbacks, or an error."""
     given = (callbacks,) if callable(callbacks) else callbacks
     if not isinstance(given, (tuple, list)) or not all(callable(c) for c in given):
         raise FedtaperError(f"callbacks must be a list of functions, not {callbacks!r:.80}")
     for callback in given:
         if isinstance(callback, type):
-            raise FedtaperError(f"callbacks: give an object, {callback.__name__}(...)")
+            raise FedtaperError(
+                f"callbacks: give an object, {callback.__name__}(...), not the class"
+            )
     return tuple(given)
 
 
@@ -151,5 +153,6 @@ def verdict(callback: Callback, progress: Progress) -> str:
         name = getattr(callback, "__name__", type(callback).__name__)
         return f"{name} ended it" if found else ""
     raise FedtaperError(
-        f"a callback returns None, or True or a reason in words to end the run, not {found!r:.80}"
+        "a callback must return None, or True or a reason as text to end the run, not "
+        f"{found!r:.80}"
     )

@@ -1,9 +1,9 @@
-"""Challenges beside the rounds of a simulation: asked, recorded, never aggregated.
+"""Challenges besides the rounds of a simulation: asked, recorded, never aggregated.
 
 The model of the base round is kept, and what each client sent then, as a direction. Before a
-round with a challenge every client that takes part in it trains once more, from the base
+round with a challenge, every client that takes part in it trains once more, from the base
 model, with the step sizes and the mini-batches of that round. Nothing of this reaches the
-State, so the shared model and all metrics are the same bits with and without challenges.
+State, so the shared model and all metrics have the same bits with and without challenges.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEPT = ("base", "after", "direction", "product", "size", "base_size")
 
 
 def joined(parts: list[Block]) -> Block:
-    """Blocks that follow one another, as one: metrics are computed in one go, to the same bits."""
+    """Consecutive blocks as one: metrics are computed at once, to the same bits."""
     if len(parts) == 1:
         return parts[0]
 
@@ -45,7 +45,7 @@ def joined(parts: list[Block]) -> Block:
 
 
 class Challenger:
-    """Asks the challenges of one run; an experiment without any makes one that never does."""
+    """Asks the challenges of one run; without any it does nothing."""
 
     def __init__(self, e: Experiment, state: State) -> None:
         self.e, self.state, self.plan = e, state, e.challenges
@@ -65,7 +65,7 @@ class Challenger:
         self.base_size = np.full((seeds, clients), np.nan)
 
     def quiet(self, rounds: int) -> int:
-        """How many of the next rounds can be made before there is something to do."""
+        """How many rounds can be made before there is something to do."""
         if self.plan is None:
             return rounds
         now = self.state.round
@@ -74,7 +74,7 @@ class Challenger:
         return int(min(rounds, ahead.min() - now)) if ahead.size else rounds
 
     def before_round(self, session: Session) -> None:
-        """Keep the base model, or ask, where the round that comes next is one to do so in."""
+        """Keep the base model, or ask a challenge, if the next round is one for it."""
         if self.plan is None:
             return
         now = self.state.round
@@ -92,7 +92,7 @@ class Challenger:
                 self._ask(session, int(s), int(asked[0]))
 
     def _keep(self, session: Session, s: int) -> None:
-        """What each client sent in the base round; a simulation works it out again."""
+        """What each client sent in the base round; a simulation computes it again."""
         assert self.plan is not None
         sent = self._sent(session, s, self.base[s], self.plan.base - 1, all_updates=True)
         for i, update in sent.items():
@@ -152,7 +152,7 @@ class Challenger:
         return {f"challenge_{name}": vars(self)[name].copy() for name in KEPT}
 
     def restore(self, saved: dict[str, Any] | None) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         if self.plan is None or saved is None:
             return
         if "challenge_product" not in saved:

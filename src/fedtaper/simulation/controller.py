@@ -1,6 +1,6 @@
 """Steering a run: looks at the losses between rounds, and moves the clients' scales.
 
-Everything it did lies in its record, so a run that was stopped goes on to the same bits.
+Everything it did is in its record, so a stopped run continues to the same bits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Judge = Callable[[Array], Array]  # the shared model (d,) -> every client's loss
 class Controller:
     """Moves the scales of one run; without ``steering`` it does nothing.
 
-    ``e`` is the experiment as it stands: with every factor that was given so far.
+    ``e`` is the current experiment: with every factor so far.
     """
 
     def __init__(self, e: Experiment, state: State, judge: Judge | Any = None) -> None:
@@ -39,7 +39,7 @@ class Controller:
         self.e = e
         self.judge = None if self.plan is None else _judge(self.asked, judge)
         if self.plan is None and judge is not None:
-            raise FedtaperError("judge is what a controller looks at: give the experiment steering")
+            raise FedtaperError("judge= is for steered runs: give the experiment steering=")
         self.round: list[int] = []  # of every look
         self.seen: list[Array] = []
         self.share: list[Array] = []
@@ -51,7 +51,7 @@ class Controller:
             self.e = with_factors(self.asked, [0, *self.round], self.factor)
 
     def quiet(self, rounds: int) -> int:
-        """How many of the next rounds can be made before the next look."""
+        """How many rounds can be made before the next look."""
         if self.plan is None:
             return rounds
         return min(rounds, self.plan.every - self.state.round % self.plan.every)
@@ -68,8 +68,8 @@ class Controller:
         self.share.append(share)
         if not goal.allows(f):
             raise FedtaperError(
-                f'after round {self.state.round} a loss is out of reach of the goal "{goal.name}": '
-                "raise its baseline, or use another goal"
+                f'after round {self.state.round} the goal "{goal.name}" has no value at the '
+                "clients' losses: raise its baseline, or use another goal"
             )
         last = self.factor[-1]
         self.factor.append(self.plan.moved(goal, last, share, f, len(self.round)))
@@ -108,7 +108,7 @@ class Controller:
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         if self.plan is None:
             return
         if "steer_round" not in saved:
@@ -132,7 +132,7 @@ class Controller:
 
 
 def _judge(e: Experiment, judge: Any) -> Judge | None:
-    """What to look at: a function, a problem with held-out samples, or what clients say (None)."""
+    """What to look at: a function, a problem with held-out samples, or clients' reports (None)."""
     if judge is None:
         if not (is_quadratic(e.problem) or is_network(e.problem)):
             client_losses(e.problem, np.zeros(e.problem.dim))  # says what is missing
@@ -143,7 +143,7 @@ def _judge(e: Experiment, judge: Any) -> Judge | None:
     check_problem("judge", judge)
     if judge.num_clients != e.num_clients or judge.dim != e.problem.dim:
         raise FedtaperError(
-            f"the held-out problem has {judge.num_clients} clients and {judge.dim} parameters, "
-            f"not {e.num_clients} and {e.problem.dim}"
+            f"the held-out problem has {judge.num_clients} clients and {judge.dim} parameters; it "
+            f"must have {e.num_clients} and {e.problem.dim}"
         )
     return lambda w: client_losses(judge, w)

@@ -58,39 +58,39 @@ def run(
 
     Args:
         experiment: what to run.
-        seeds: seeds to run in place of ``experiment.seed``; the Run's arrays then have a
-            leading axis of seeds. The problem, with a seed of its own, is the same for all.
+        seeds: seeds to run instead of ``experiment.seed``; the Run's arrays then have a
+            leading axis of seeds. The problem, with its own seed, is the same for all.
         out: a folder to store the run in. It must not exist, unless resuming.
-        resume: go on where a stopped run in ``out`` left off, or load it if it is finished. The
-            experiment must be the stored one, setting by setting; more rounds are added to it.
-        start: the model to start from in place of the problem's first: a Run, a torch module, a
+        resume: continue a stopped run in ``out``, or load it if it is finished. The experiment
+            must have the stored settings; if it has more rounds, they are added.
+        start: the model to start from instead of the problem's first: a Run, a torch module, a
             state_dict, or a vector. The clock starts at 1 all the same.
-        callbacks: functions that are called after every recorded round with where the run
-            stands (:class:`fedtaper.Progress`). One that returns True, or a reason in words,
-            ends the run there, as :class:`fedtaper.EarlyStopping` does.
+        callbacks: functions that are called after every recorded round with the run's progress
+            (:class:`fedtaper.Progress`). One that returns True, or a reason as text, ends the
+            run there, as :class:`fedtaper.EarlyStopping` does.
         engine: "reference", "compiled" (regression), "cpu" or "cuda" (networks), "flower" (its
             simulation, on this machine); chosen by the problem, the rules and the device if not
             given. Or an engine of your own, see :class:`fedtaper.core.protocols.Engine`.
         device: "cpu" or "cuda"; networks only. By default the CPU.
         precision: "bf16" (the default) or "float32", on CUDA.
         way: how a network's clients are trained on the CPU: "per-client", "stacked" (all clients'
-            models as one) or "compiled" (the same, compiled). The results are the same but for
-            rounding. By default the quickest, where a run is long enough to find out; see
+            models as one) or "compiled" (the same, compiled). The results are the same except for
+            rounding. By default the fastest, if a run is long enough to find out; see
             ``Run.way``. A resumed run keeps its way.
         thin: record every thin-th round (and the last). By default all, unless they would
             take more than 1 GiB.
         updates: record every client's update, (rounds, L, dim), as ``run.updates`` (networks: a
             sketch of it): an audit sees more in directions than in sizes.
-        progress: a progress bar; by default where one can be seen and the work is long.
+        progress: a progress bar; by default if one can be seen and the work is long.
         log: where else the numbers of each round go: TensorBoard, MLflow.
-        keep_data: store data of your own (``LinearRegression.from_arrays``) in the folder too.
+        keep_data: store your own data (``LinearRegression.from_arrays``) in the folder too.
         also: a function of the Run that gives further text files to store with it, by name.
-        judge: where the experiment is steered, what the controller looks at: a function from
+        judge: for a steered experiment, what the controller looks at: a function from
             the model to every client's loss, or a problem with held-out samples of every
             client; by default the clients' own training losses.
 
-    Where your own code (loss, evaluate, data set, callback) raises, the rounds made so far are
-    kept: in the folder, to be gone on with, and as ``run`` of the :class:`OwnCodeError`.
+    If your own code (loss, evaluate, data set, callback) raises, the rounds made so far are
+    kept: in the folder, to be resumed, and as ``run`` of the :class:`OwnCodeError`.
     """
     if not isinstance(experiment, Experiment):
         raise FedtaperError(f"run needs an Experiment, not {type(experiment).__name__}")
@@ -106,7 +106,7 @@ def run(
     if also is not None and not callable(also):
         raise FedtaperError(f"also must be a function of the Run, not {also!r:.80}")
     if resume and out is None:
-        raise FedtaperError("resume=True needs out=, the folder of the run to go on with")
+        raise FedtaperError("resume=True needs out=, the folder of the run to continue")
     options = Options(updates, seeds is not None, precision, device, way)
     selected = choose(experiment, engine, options)
     calls = checked(callbacks)
@@ -115,7 +115,9 @@ def run(
         found = disk.standing(chosen, options.many_seeds) if resume else None
         if isinstance(found, Run):
             if updates and found.updates is None:
-                raise FedtaperError(f"{out}: the stored run did not record updates")
+                raise FedtaperError(
+                    f"{out}: the stored run did not record updates: resume it without updates=True"
+                )
             return found
         warn_if_unstable(experiment)
         thinned = thinning(experiment, chosen, thin, updates)
@@ -144,7 +146,7 @@ def run(
 
 @dataclass
 class Course:
-    """A run under way: all rounds, block by block, with a checkpoint now and then."""
+    """A running run: all rounds, block by block, with a checkpoint now and then."""
 
     engine: Engine
     session: Session
@@ -183,13 +185,13 @@ class Course:
 
     @property
     def _rounds(self) -> int:
-        """How many rounds the next block has: one where somebody looks at each."""
+        """How many rounds the next block has: one if something looks at each round."""
         e, left = self.record.e, self.record.e.rounds - self.state.round
         one = self._each or bool(self.callbacks)
         return 1 if one else min(left, self.engine.block_rounds(e, len(self.state.seeds)))
 
     def _block(self) -> None:
-        """Some rounds, or none of them: where the user's code fails, the state before is kept."""
+        """Some rounds, or none of them: if the user's code fails, the state before is kept."""
         record, state = self.record, self.state
         self.session.sync()
         before, first, rounds = copied(state), state.round, self._rounds
@@ -205,7 +207,7 @@ class Course:
             raise
 
     def _call(self) -> None:
-        """Every callback, where the newest round is a recorded one."""
+        """Call every callback, if the newest round is a recorded one."""
         record, state = self.record, self.state
         if not self.callbacks or state.round not in record.round or np.all(state.dead_round):
             return
@@ -233,14 +235,14 @@ class Course:
             with suppress(FedtaperError, OSError):  # a full disk, perhaps: the first trouble counts
                 self.disk.describe()
                 self.checkpoints.save(safe, failed=None if own is None else own.part)
-                where = f" in {self.disk.folder}: mend it, then resume (--resume, resume=True)"
+                where = f" in {self.disk.folder}: fix it, then resume (--resume, resume=True)"
         if own is not None:
             own.after = f"; {before.round} rounds are kept{where}"
             own.run = self.record.finish(before, self.engine.name, float(safe["seconds"]))
 
 
 def _block(session: Session, record: Recorder, rounds: int) -> Block:
-    """So many rounds as one block, with the challenges and looks that fall between them."""
+    """Several rounds as one block, with the challenges and looks that fall between them."""
     parts, challenger, controller = [], record.challenger, record.controller
     assert challenger is not None and controller is not None
     while rounds:
@@ -261,11 +263,11 @@ def _seeds(e: Experiment, seeds: Iterable[int] | None) -> NDArray[np.int64]:
             f"seeds must be whole numbers such as range(10), not {seeds!r}"
         ) from None
     if not chosen:
-        raise FedtaperError("no seeds to run")
+        raise FedtaperError("seeds is empty: give at least one seed, such as range(10)")
     for seed in chosen:
         check_whole("seed", seed, low=0)
         if seed >= 2**63:
             raise FedtaperError(f"seed {seed} is too large: use one below 2**63")
     if len(set(chosen)) < len(chosen):
-        raise FedtaperError("a seed stands twice in seeds: its runs would be the same")
+        raise FedtaperError("a seed is listed twice in seeds: its runs would be the same")
     return np.array(chosen, dtype=np.int64)

@@ -40,9 +40,9 @@ def run_many(
 ) -> list[Run]:
     """Run experiments, one after another or spread over a Ray cluster.
 
-    The results do not depend on where or in which order they run: every draw is counted by
-    seed, client and round. A worker that dies costs its runs in flight, which start again
-    elsewhere; with ``out``, a stopped study goes on where it was, run by run.
+    The results do not depend on where or in which order they run: every draw is determined by
+    seed, client and round. If a worker dies, its unfinished runs start again elsewhere; with
+    ``out``, a stopped study continues run by run.
 
     Args:
         experiments: what to run, by name or in order.
@@ -50,9 +50,9 @@ def run_many(
         ray: None runs here, one after another; "local" over the cores of this machine; an
             address ("auto", "ray://head:10001") on a cluster.
         retries: how often a run is started again after its worker died.
-        cores: what one run takes of a machine, so that Ray packs as many as fit.
-        gpus: the same in graphics cards; a fraction lets runs share one.
-        say: called with a line as each run is done.
+        cores: how many cores one run takes, so that Ray runs as many as fit.
+        gpus: the same for GPUs; a fraction lets runs share one.
+        say: called with a line when each run is done.
         how: further arguments of :func:`fedtaper.run`, such as seeds or engine.
 
     >>> import fedtaper as ft
@@ -177,5 +177,7 @@ def _named(experiments: Mapping[str, Experiment] | Iterable[Experiment]) -> dict
     for name in found:
         plain = isinstance(name, str) and Path(name).name == name and "\0" not in name
         if not plain or name in ("", ".", ".."):
-            raise FedtaperError(f"{name!r} is not a name for a run: it becomes a folder's name")
+            raise FedtaperError(
+                f"{name!r} cannot name a run: the name must also be a folder's name"
+            )
     return found

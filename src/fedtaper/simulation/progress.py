@@ -1,4 +1,4 @@
-"""What a long run shows and hears: how far it is, how fast, and where it stands; Ctrl-C."""
+"""What a long run shows (how far it is, how fast, its newest numbers), and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOOK = 0.3  # seconds between two looks at the numbers
 
 
 class Stopped(KeyboardInterrupt):
-    """A run that a signal stopped, after its last block of rounds was stored."""
+    """A run was stopped by a signal, after its last block of rounds was stored."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def interrupts() -> Iterator[list[int]]:
-    """Hold Ctrl-C and SIGTERM back until a block of rounds is complete: the list then has one.
+    """Hold Ctrl-C and SIGTERM back until a block of rounds is complete: the list then has it.
 
     SIGTERM is what Slurm, Kubernetes and a shutdown send; a handler that the program set for it
     stays. A second signal interrupts at once. Only the main thread may set signal handlers.
@@ -53,10 +53,10 @@ Moved = Callable[[int, Newest], None]
 
 @contextmanager
 def bar(total: int, done: int, wanted: bool | None) -> Iterator[Moved]:
-    """A function that moves the bar on by so many rounds; nothing is drawn if not wanted.
+    """A function that advances the progress bar by a number of rounds; without ``wanted``, no bar.
 
-    It shows the round, the rate, the time left and the newest numbers, which are asked for
-    a few times a second only.
+    It shows the round, the rate, the time left and the newest numbers, which are updated only
+    a few times a second.
     """
     if wanted is False:
         yield lambda rounds, newest: None
@@ -90,7 +90,7 @@ def bar(total: int, done: int, wanted: bool | None) -> Iterator[Moved]:
 
 
 def rate(speed: float | None) -> str:
-    """Rounds per second in words, or seconds per round where they are slow.
+    """Rounds per second as text, or seconds per round if they are slow.
 
     >>> rate(1234.5), rate(0.04), rate(None)
     ('1,234 rounds/s', '25 s/round', '')

@@ -48,7 +48,7 @@ class Recorder:
         self.controller: Controller | None = None
 
     def follow(self) -> None:
-        """Take in the scales that the controller has moved."""
+        """Record the scales that the controller has moved."""
         if self.controller is not None and self.controller.e is not self.e:
             self.e = self.controller.e
             self.p = self.e.limit_influence
@@ -56,7 +56,7 @@ class Recorder:
                 self.challenger.e = self.e
 
     def add(self, first: int, before: Array | None, block: Block) -> None:
-        """Take in the rounds after ``first``; ``before`` is the model that they started from."""
+        """Record the rounds after ``first``; ``before`` is the model that they started from."""
         rounds = block.update_norms.shape[1]
         low, high = np.searchsorted(self.round, [first + 1, first + rounds + 1])
         pick = self.round[low:high] - 1 - first
@@ -151,7 +151,7 @@ class Recorder:
         }  # fmt: skip
 
     def restore(self, state: State, saved: dict[str, Any] | None) -> float:
-        """Go on from a checkpoint: the seconds that were spent before it."""
+        """Continue from a checkpoint; returns the seconds that were spent before it."""
         if saved is None:
             self.follow()
             return 0.0
@@ -166,7 +166,8 @@ class Recorder:
         state.memory = tuple(saved[f"memory_{i}"] for i in range(len(state.memory)))
         if state.clients and "sites" in saved:
             raise FedtaperError(
-                "the clients' memories are at the sites of a deployed federation: resume it there"
+                "the clients' memories are at the sites of a deployed federation: resume the run "
+                "there"
             )
         state.clients = tuple(saved[f"clients_{i}"] for i in range(len(state.clients)))
         state.sites = saved.get("sites")
@@ -197,7 +198,7 @@ class Recorder:
         return float(saved["seconds"])
 
     def _places(self, state: State, saved: dict[str, Any], shape: Any) -> tuple[Any, Any]:
-        """Places of the recorded rounds, in this record and in the saved one."""
+        """The places of the recorded rounds, in this record and in the saved one."""
         made = saved["round"][: saved["norms"].shape[1]]
         wanted = self.round[self.round <= state.round]
         known = np.isin(wanted, made)
@@ -205,7 +206,7 @@ class Recorder:
         if not fits or not np.array_equal(saved["seeds"], self.seeds):
             raise FedtaperError("the stopped run has other seeds or another model")
         if not known.all() and not state.dead_round.any():
-            raise FedtaperError("the stopped run has another thinning: resume with its own thin=")
+            raise FedtaperError("the stopped run has another thin=: resume with that one")
         return np.flatnonzero(known), np.searchsorted(made, wanted[known])
 
     def finish(self, state: State, engine: str, seconds: float) -> Run:
@@ -243,7 +244,7 @@ class Recorder:
 
 
 def copied(state: State) -> State:
-    """The State as it is now; the rounds to come leave it alone."""
+    """A copy of the State as it is now, which later rounds do not change."""
     return replace(
         state,
         w=state.w.copy(),
@@ -272,7 +273,7 @@ def _divergences(e: Experiment, state: State) -> tuple[Divergence, ...]:
 
 
 def thinning(e: Experiment, seeds: NDArray[np.int64], thin: int | None, updates: bool) -> int:
-    """Record every so many rounds: as asked, or as many as memory allows."""
+    """How many rounds apart to record: as asked, or as memory allows."""
     network = is_network(e.problem)
     kept = 0 if network else e.problem.dim
     width = min(e.problem.dim, SKETCH) if network else e.problem.dim

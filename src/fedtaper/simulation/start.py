@@ -18,7 +18,7 @@ Start = Any  # a Run, a torch.nn.Module, a state_dict, or a vector
 
 
 def warm(e: Experiment, start: Start | None, seeds: NDArray[np.int64]) -> tuple[Array | None, str]:
-    """Every seed's first model, (seeds, d), and a name for it; None where there is no start."""
+    """Every seed's first model, (seeds, d), and a name for it; None without a warm start."""
     if start is None:
         return None, ""
     if isinstance(start, Run):
@@ -27,7 +27,7 @@ def warm(e: Experiment, start: Start | None, seeds: NDArray[np.int64]) -> tuple[
         found, what = _vector(e, start)[None], type(start).__name__
     if found.shape[1] != e.problem.dim:
         raise FedtaperError(
-            f"start has {found.shape[1]} numbers and the model {e.problem.dim} parameters"
+            f"start has {found.shape[1]} numbers, but the model has {e.problem.dim} parameters"
         )
     if not np.all(np.isfinite(found)):
         raise FedtaperError("start holds NaN or infinity")
@@ -41,8 +41,8 @@ def _from_run(e: Experiment, run: Run, seeds: NDArray[np.int64]) -> Array:
     if run.many and len(run.seeds) > 1:
         if list(run.seeds) != seeds.tolist():
             raise FedtaperError(
-                f"start: that run has {len(run.seeds)} seeds, so it serves a run of the same "
-                "seeds; for one of its models give start=run.state_dict(seed)"
+                f"start: that run has {len(run.seeds)} seeds, so it can start only a run of the "
+                "same seeds; for one of its models give start=run.state_dict(seed)"
             )
         return np.asarray(run.final, dtype=np.float64)
     seed = run.seeds[0] if run.many else None
@@ -77,7 +77,7 @@ def _vector(e: Experiment, start: Any) -> Array:
 
 
 def _named(e: Experiment, tensors: Mapping[str, Any]) -> Array:
-    """A state_dict as the vector that travels; what does not travel must be the problem's own."""
+    """A state_dict as the vector that is trained; the rest must equal the problem's own."""
     import torch
 
     from fedtaper.problems.network import flat_parameters, parameters_of, statistics_of
@@ -95,7 +95,7 @@ def _named(e: Experiment, tensors: Mapping[str, Any]) -> Array:
     for name, tensor in state.items():
         if id(tensor) not in moves and name in own and not torch.equal(tensor, own[name]):
             raise FedtaperError(
-                f"start: {name} does not train, and is not the one that init makes: a run would "
-                "go on with init's; load it in init"
+                f"start: {name} is not trained, and differs from the one that init makes, which a "
+                "run would use: load it in init"
             )
     return np.asarray(flat_parameters(module).double().numpy())

@@ -93,10 +93,10 @@ def sweep(
         base: the experiment whose other settings stay.
         over: by name, the values of a setting: any of an Experiment's; ``c``, ``delta``,
             ``offset`` or ``a`` of all clients' schedules; or ``problem.NAME`` of the problem's.
-            Values that are no numbers may be named: ``{"sgd": ft.Sgd(), "prox": ft.Proximal()}``.
+            Values that are not numbers can be named: ``{"sgd": ft.Sgd(), "prox": ft.Proximal()}``.
         seeds: of every run.
-        out: a folder for the run folders and a table, ``sweep.csv``. A stopped sweep goes on
-            where it was when it is called again with the same folder.
+        out: a folder for the run folders and a table, ``sweep.csv``. A stopped sweep continues
+            when it is called again with the same folder.
         how: further arguments of :func:`fedtaper.run_many` and :func:`fedtaper.run`.
 
     >>> import fedtaper as ft
@@ -188,7 +188,7 @@ def _problem(problem: Any, name: str, value: Any) -> Any:
 
 
 def _folder(point: Mapping[str, Any], number: int) -> str:
-    """A run's folder: its settings, as far as they make a short name."""
+    """The name of a run's folder: its settings, as far as they make a short name."""
     words = ",".join(f"{name}={value}" for name, value in point.items())
     safe = all(letter.isalnum() or letter in "=.,_-+" for letter in words)
     return words if safe and len(words) <= 100 else f"point-{number}"

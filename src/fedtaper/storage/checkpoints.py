@@ -1,4 +1,4 @@
-"""Checkpoints: where an unfinished run stands, the last one and the one before it."""
+"""Checkpoints: the state of an unfinished run, the last one and the one before it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def save_checkpoint(
     fingerprint: dict[str, Any] | None = None,
     failed: str | None = None,
 ) -> None:
-    """Write where a run stands; the checkpoint before it is kept.
+    """Write the state of a run; the checkpoint before it is kept.
 
-    ``failed`` names the part of the user's code that ended the run: it may be mended.
+    ``failed`` names the part of the user's code that ended the run: that part may be fixed.
     """
     path = Path(out) / CHECKPOINT
     beside = path.with_name(f".{CHECKPOINT}.new{durable.PART}")
@@ -48,7 +48,7 @@ def save_checkpoint(
 def load_checkpoint(out: str | Path) -> dict[str, Any] | None:
     """What :func:`save_checkpoint` wrote last, or None; with its "fingerprint", if it has one.
 
-    Where the last one is damaged, the one before it serves, with a warning.
+    If the last one is damaged, the one before it is used, with a warning.
     """
     troubles = []
     for name in (CHECKPOINT, PREVIOUS):
@@ -61,11 +61,11 @@ def load_checkpoint(out: str | Path) -> dict[str, Any] | None:
             troubles.append(str(trouble))
             continue
         if troubles:
-            warn(f"{troubles[0]}; going on from the checkpoint before it")
+            warn(f"{troubles[0]}; continuing from the checkpoint before it")
         return found
     if troubles:
         raise FedtaperError(
-            f"{troubles[0]}; there is no other checkpoint: remove {out} and run anew"
+            f"{troubles[0]}; there is no other checkpoint: remove {out} and run again"
         )
     return None
 
@@ -81,7 +81,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _shapes(values: dict[str, Any], path: Path) -> None:
-    """Refuse arrays that do not fit one another: a checkpoint may come from anywhere."""
+    """Refuse arrays that do not fit together: a checkpoint may come from anywhere."""
     seeds = values["seeds"].shape[0] if values["seeds"].ndim == 1 else -1
     norms, rounds = values["norms"], values["round"]
     fits = norms.ndim == 3 and norms.shape[0] == seeds and rounds.ndim == 1
@@ -95,11 +95,11 @@ def _shapes(values: dict[str, Any], path: Path) -> None:
         if name.startswith("dead_"):
             fits = fits and array.shape == (seeds,)
     if not fits:
-        raise FedtaperError(f"{path} is damaged: its arrays do not fit one another")
+        raise FedtaperError(f"{path} is damaged: its arrays do not fit together")
 
 
 class Checkpoints:
-    """Checkpoints, behind the work if wanted: one at a time, the last one whole in the end."""
+    """Writes checkpoints, in the background if wanted: one at a time, the last one completely."""
 
     def __init__(self, out: str | Path | None, fingerprint: dict[str, Any] | None = None) -> None:
         self.out = out
@@ -117,10 +117,10 @@ class Checkpoints:
         self._wait(quiet=kind is not None)
 
     def save(self, values: dict[str, Any], behind: bool = False, failed: str | None = None) -> None:
-        """Write; ``behind`` only begins to, and nobody may change the arrays from then on.
+        """Write; with ``behind`` in the background, so the arrays must not change from then on.
 
-        Where the disk is slower than the work, a checkpoint that still waits is passed over for
-        the next.
+        If the disk is slower than the work, a checkpoint that still waits is skipped in favour
+        of the next.
         """
         if self.out is None:
             return

@@ -1,4 +1,4 @@
-"""TOML <-> Experiment: a file says all that is to be run, and every unknown word is refused."""
+"""TOML <-> Experiment: a file describes the whole experiment; every unknown key is refused."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ CUSTOM, RECORDED = "custom", "recorded"  # problems that are code, and so cannot
 
 
 def read_toml(path: str | Path, problem: Any = None, trusted: bool = True) -> Experiment:
-    """The experiment that a TOML file describes; ``problem`` where it is code of the user's.
+    """The experiment that a TOML file describes; ``problem`` if that is the user's own code.
 
-    Code that the file names (``kind = "my_module:MyRule"``) is looked for beside the file and
-    where Python looks; not beside it where it is not ``trusted``, as in a run folder.
+    Code that the file names (``kind = "my_module:MyRule"``) is imported from the file's folder or
+    from Python's path; from the path only if the file is not ``trusted``, as in a run folder.
     """
     path = as_path(path)
     check_flag("trusted", trusted)
@@ -60,7 +60,7 @@ def read_log(path: str | Path) -> Log | None:
 
 
 def read_how(path: str | Path) -> dict[str, Any]:
-    """The table [run] of a TOML file: how it is run, which changes nothing but rounding."""
+    """The table [run] of a TOML file: how it is run, which affects only rounding."""
     try:
         tree = _tree(_text(as_path(path)))
         table = dict(_table(tree, "run")) if "run" in tree else {}
@@ -94,10 +94,10 @@ def from_toml(
 ) -> Experiment:
     """The experiment that a TOML text describes; ``folder`` is where its data files are.
 
-    A problem that is code (``kind = "custom"``) is handed in as ``problem``. Your own rules,
+    A problem that is code (``kind = "custom"``) is passed as ``problem``. Your own rules,
     schedules and problems are named by import path, ``kind = "my_module:MyRule"``; ``code`` is a
-    folder to look for them in first. ``problem = "my_module:make_problem"`` at the top of the text
-    is short for a table ``[problem]`` with that kind alone.
+    folder that is searched for them first. ``problem = "my_module:make_problem"`` at the top of
+    the text is short for a table ``[problem]`` with only that kind.
 
     >>> text = '''
     ... [experiment]
@@ -193,11 +193,11 @@ def _problem_table(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def _misplaced(tree: dict[str, Any]) -> None:
-    """``problem = "..."`` below a table's head belongs, in TOML, to that table."""
+    """In TOML ``problem = "..."`` below the head of a table belongs to that table."""
     for name, table in tree.items():
         if isinstance(table, dict) and names.is_import_path(table.get("problem")):
             raise FedtaperError(
-                f"problem = {table['problem']!r} stands in the table [{name}]: "
+                f"problem = {table['problem']!r} is in the table [{name}]: "
                 "move it above the first table"
             )
 
@@ -210,7 +210,7 @@ def _checked(made: Any, path: str) -> Any:
     # a user's object of any kind: named is what the protocol asks for and it lacks
     missing = [part for part in parts if not hasattr(made, part)]  # for the message alone
     raise FedtaperError(
-        f"[problem]: {path} gave {type(made).__name__}, which is not a problem "
+        f"[problem]: {path} returned {type(made).__name__}, which is not a problem "
         f"(it has no {', '.join(missing[:3])}): return ft.Custom(...) or another problem"
     )
 
@@ -219,8 +219,8 @@ def _problem(table: dict[str, Any], folder: Path, given: Any, find: kinds.Find) 
     kind = table.get("kind", "linear")
     if kind == CUSTOM and given is None:
         raise FedtaperError(
-            "its problem is code of your own (a model, a loss), which no file can hold: "
-            "hand it in, as in ft.load(folder, problem=...)"
+            "its problem is your own code (a model, a loss), which no file can hold: "
+            "pass it, as in ft.load(folder, problem=...)"
         )
     if kind in (CUSTOM, RECORDED):
         return _recorded(table) if given is None else given
@@ -253,14 +253,14 @@ def _built_in(kind: str, table: dict[str, Any], folder: Path, find: kinds.Find) 
         return build(cls, table, "[problem]")
     if cls is not LinearRegression or not isinstance(data, str):
         raise FedtaperError(
-            f'[problem]: data is the name of a file, for kind = "linear", not {data!r}'
+            f'[problem]: data must be the name of a file, for kind = "linear", not {data!r}'
         )
     x, y = read_data(folder / data)
     return build(LinearRegression.from_arrays, {"x": x, "y": y, **table}, "[problem]")
 
 
 def _recorded(table: dict[str, Any]) -> Recorded:
-    """What is left of a problem whose code and data are elsewhere: sizes."""
+    """A problem whose code and data are elsewhere: only its sizes."""
     sizes, dim = table.get("client_samples"), table.get("parameters")
     whole = isinstance(sizes, list) and sizes and all(type(n) is int and n >= 0 for n in sizes)
     if not isinstance(sizes, list) or not whole or type(dim) is not int or dim < 1:
@@ -301,7 +301,7 @@ def _schedules(found: Any, num_clients: int, find: kinds.Find) -> list[Schedule]
     if isinstance(found, dict):
         found = [{**found, "clients": found.get("clients", num_clients)}]
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-        raise FedtaperError("schedules are [[schedules]] tables, each with c and delta, or a")
+        raise FedtaperError("schedules must be [[schedules]] tables, each with c and delta, or a")
     out: list[Schedule] = []
     for i, entry in enumerate(found):
         entry = dict(entry)
@@ -316,12 +316,15 @@ def _schedules(found: Any, num_clients: int, find: kinds.Find) -> list[Schedule]
 
 
 def _behaviours(table: dict[str, Any], find: kinds.Find) -> dict[int, Any]:
-    """``[behaviours.3]`` tables: what a client does that is not what it declared."""
+    """``[behaviours.3]`` tables: what a client does instead of what it declared."""
     out = {}
     for client, found in table.items():
         where = f"[behaviours.{client}]"
         if not (client.isascii() and client.isdigit()) or not isinstance(found, dict):
-            raise FedtaperError(f"{where}: behaviours are tables by client number, from 0")
+            raise FedtaperError(
+                f"{where}: behaviours must be tables by client number (from 0), such as "
+                "[behaviours.3]"
+            )
         found = dict(found)
         after = found.pop("after", None)
         behaviour = kinds.rule(found, BEHAVIOURS, where, "the behaviour", find)

@@ -1,8 +1,8 @@
-"""A digest of a client's data, whatever it is kept in, so that a resume notices other data.
+"""A digest of a client's data in any form, so that a resume notices other data.
 
-What is in memory counts whole: arrays, tensors, tables, lists and dictionaries of them. A data
+Data in memory counts completely: arrays, tensors, tables, lists and dictionaries of them. A data
 set that is read sample by sample may be larger than memory. It counts by its class, its length,
-the arrays and words it holds, and samples spread over it, each read under a fixed seed.
+the arrays and texts it holds, and samples spread over it, each read under a fixed seed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def digest(entry: Any, samples: int = 16) -> str:
 
 
 def _parts(entry: Any, samples: int) -> list[str]:
-    """What says which data it is, of neither an array nor a collection."""
+    """What identifies data that is neither an array nor a collection."""
     if entry is None or isinstance(entry, (bool, int, float, str, bytes, np.generic)):
         return [repr(entry)]
     # users' data of any library: tables are known by to_numpy, data sets by items

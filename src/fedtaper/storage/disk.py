@@ -1,4 +1,4 @@
-"""Where a run that is under way keeps itself: its folder, checkpoints, and its end."""
+"""How a running run is stored: its folder, its checkpoints, and its end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECORD = ("norms", "round", "w", "updates")  # of a checkpoint; the rest is wher
 
 
 class Disk:
-    """The folder of a run under way, or nothing at all where a run is not stored."""
+    """The folder of a running run, or nothing at all if the run is not stored."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Disk:
         return store.Checkpoints(self.folder, self.known)
 
     def describe(self) -> None:
-        """Write the settings, unless they are there: an unfinished run then says what it is."""
+        """Write the settings, unless they are there: they identify an unfinished run."""
         if self.folder is not None and not (self.folder / store.CONFIG).is_file():
             store.write_text(self.folder / store.CONFIG, to_toml(self.e, stored=True))
 

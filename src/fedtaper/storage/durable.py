@@ -1,8 +1,8 @@
-"""Files that are whole or not there: one writer per folder, fsync, checked archives of arrays.
+"""Files that are complete or absent: one writer per folder, fsync, checked archives of arrays.
 
-A file is written under a name of its own beside its place, brought to the disk, and then
-renamed; the folder is brought to the disk too. So a kill, a power cut or a full disk leaves the
-old file or the new one. A lock keeps a second process out of a folder that is being written.
+A file is written under a temporary name beside its place, flushed to the disk, and then renamed;
+the folder is flushed to the disk too. So a kill, a power cut or a full disk leaves the old file
+or the new one. A lock keeps a second process out of a folder that is being written.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _held: set[int] = set()  # the locks of this process
 
 
 def _let_go() -> None:
-    """In a forked child: a lock lives until the last copy of it is closed, and it is the parent's.
+    """In a forked child, close the parent's lock: it is held until its last copy is closed.
 
-    A training or reading process would otherwise keep a killed run's folder locked.
+    Otherwise a training or reading process would keep a killed run's folder locked.
     """
     for place in _held:
         with suppress(OSError):
@@ -50,7 +50,7 @@ if fcntl is not None:
 
 
 def write(path: Path, content: bytes | Callable[[IO[bytes]], Any]) -> None:
-    """Write a file whole or not at all, and to the disk; ``content`` may write it itself."""
+    """Write a file completely or not at all, and to the disk; ``content`` may be a function."""
     if not path.name:
         raise FedtaperError(f"{str(path)!r} is not the name of a file")
     beside = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}{PART}")
@@ -83,7 +83,7 @@ def remove(path: Path) -> None:
 
 
 def settle(folder: Path) -> None:
-    """Bring a folder's list of names to the disk, where the system can."""
+    """Flush a folder's list of names to the disk, if the system can."""
     if os.name != "posix":
         return
     place = os.open(folder, os.O_RDONLY)
@@ -94,12 +94,12 @@ def settle(folder: Path) -> None:
 
 
 def as_path(value: Any) -> Path:
-    """A path, or one line that says what was given instead."""
+    """The value as a path, or an error that says what was given instead."""
     try:
         path = Path(value)
         os.fsencode(path)
     except (TypeError, ValueError):
-        raise FedtaperError(f"a file or folder is needed, not {value!r:.80}") from None
+        raise FedtaperError(f"expected a file or folder, not {value!r:.80}") from None
     if "\0" in str(path) or any(len(os.fsencode(part)) > LONGEST for part in path.parts):
         raise FedtaperError(f"{str(path)!r:.80} is not the name of a file")
     return path
@@ -128,7 +128,7 @@ def array_digest(array: Any) -> str:
 
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Be the folder's only writer. The system frees the lock when a process ends or is killed."""
+    """Lock the folder. The system frees the lock when the process ends or is killed."""
     place = _locked(folder)
     try:
         if place is not None:
@@ -171,7 +171,7 @@ def _locked(folder: Path) -> int | None:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what a killed writer left half done; only the holder of the lock may."""
+    """Remove what a killed writer left unfinished; only the holder of the lock may do so."""
     for left in folder.glob(f".*{PART}"):
         with suppress(OSError):
             left.unlink()
@@ -187,7 +187,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Any], notes: Mapping[str, Any]
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The arrays of an npz, and what it says of itself (None: of an older version).
+    """The arrays of an npz, and its description (None: written by an older version).
 
     Every kind of damage is a :class:`FedtaperError` of one line.
     """
@@ -209,10 +209,12 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> tuple[str, Any]:
-    """One array; its header is checked first, so that no claim of a size takes memory."""
+    """One array; its header is checked first, so that a wrong size takes no memory."""
     name = info.filename.removesuffix(".npy")
     if info.compress_type != zipfile.ZIP_STORED or info.file_size > path.stat().st_size:
-        raise FedtaperError(f"{path} is damaged: {said(ValueError(name))} is not plainly stored")
+        raise FedtaperError(
+            f"{path} is damaged: {said(ValueError(name))} is compressed or larger than the file"
+        )
     with archive.open(info) as file:
         version = np.lib.format.read_magic(file)
         read = {(1, 0): np.lib.format.read_array_header_1_0}.get(
@@ -227,18 +229,18 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> tupl
     with archive.open(info) as file:
         array = np.lib.format.read_array(file, allow_pickle=False)
         if file.read(1):
-            raise FedtaperError(f"{path} is damaged: {name} has more than it claims")
+            raise FedtaperError(f"{path} is damaged: {name} has more data than it claims")
     return name, array
 
 
 def _checked(notes: Any, arrays: dict[str, Any], path: Path) -> dict[str, Any]:
-    """What an archive says of itself, compared with what it holds."""
+    """An archive's description, compared with what it holds."""
     if not isinstance(notes, dict) or not isinstance(notes.get("format"), int):
         raise FedtaperError(f"{path} is damaged: its description cannot be read")
     if notes["format"] > FORMAT:
         raise FedtaperError(
-            f"{path} has format {notes['format']}, newer than this version of fedtaper knows "
-            f"({FORMAT}): upgrade fedtaper"
+            f"{path} has format {notes['format']}, and this version of fedtaper reads formats up "
+            f"to {FORMAT}: upgrade fedtaper"
         )
     found = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
     if found != notes.get("arrays"):
@@ -253,7 +255,7 @@ def file_digest(path: Path) -> str:
 
 
 def probe(folder: Path) -> None:
-    """Write and remove a file, so that a folder that is not writable is noticed at once."""
+    """Write and remove a file, so that a read-only folder is noticed at once."""
     path = folder / f".{uuid.uuid4().hex[:8]}{PART}"
     path.touch()
     path.unlink(missing_ok=True)  # another writer, who holds the lock, may have swept it away

@@ -1,9 +1,9 @@
-"""What an experiment is, as short texts by name, so that two can be compared setting by setting.
+"""An experiment as short texts by name, so that two can be compared setting by setting.
 
-A run may go on only as the experiment that it was. So a checkpoint and a finished run keep the
+A run may be resumed only as the same experiment. So a checkpoint and a finished run keep the
 fingerprint of their experiment: every setting, each client's schedule, the rules and behaviours,
 the problem, and a digest of data that is not made from a seed. The user's own code counts by its
-import path and its source; fedtaper's own code does not, so a newer version can go on.
+import path and its source; fedtaper's own code does not, so a newer version can resume a run.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def in_words(found: Sequence[str]) -> str:
 
 
 def text(value: Any, depth: int = 0) -> str:
-    """A value in a few words that are the same in every process, and differ where it differs."""
+    """A value as a short text that is the same in every process, and differs if the value does."""
     plain = _number(value)
     if plain is not None:
         return plain
@@ -114,7 +114,7 @@ def _is_code(value: Any) -> bool:
 
 
 def _object(value: Any, depth: int) -> str:
-    """An object by its class and what it was made with."""
+    """An object by its class and its arguments."""
     if is_dataclass(value):  # defaults go without saying, so that a new one changes nothing
         held = {f.name: getattr(value, f.name) for f in fields(value)}
         usual = _defaults(type(value))
@@ -142,7 +142,7 @@ def _has_vars(value: Any) -> bool:
 
 
 def _plain(value: Any) -> bool:
-    """Whether an attribute is a setting, rather than something that work changes."""
+    """Whether an attribute is a setting, and not something that changes during use."""
     if isinstance(value, tuple):
         return all(_plain(v) for v in value)
     kinds = (bool, int, float, str, np.number, np.ndarray)
@@ -171,7 +171,7 @@ def _code(thing: Any, depth: int) -> str:
 
 
 def _source(thing: Any) -> str:
-    """The source without comments and layout, or what stands for it."""
+    """The source without comments and layout, or a substitute for it."""
     try:
         lines = textwrap.dedent(inspect.getsource(thing))
     except (OSError, TypeError):
@@ -242,7 +242,7 @@ def _digests(arrays: Any) -> str:
 
 
 def _runs(values: Sequence[str]) -> list[list[Any]]:
-    """Equal neighbours once, with their number: federations may have thousands of clients."""
+    """Equal neighbours once, with their count: federations may have thousands of clients."""
     out: list[list[Any]] = []
     for value in values:
         if out and out[-1][0] == value:
@@ -284,7 +284,7 @@ def _between(
     usual: Mapping[str, str] | None = None,
     ignore: Sequence[str] = (),
 ) -> list[str]:
-    """Settings that differ; one that the stored run does not know yet had its default."""
+    """Settings that differ; one that the stored run does not know had its default."""
     out = []
     for name in dict.fromkeys([*old, *new]):
         missing = (usual or {}).get(f"{head}{name}", "none")
@@ -295,7 +295,7 @@ def _between(
 
 
 def _change(name: str, before: str, after: str) -> str:
-    """``name: old -> new``; of two calls alike but for an argument, only that argument."""
+    """``name: old -> new``; if two calls differ only in an argument, only that argument."""
     old, new = _arguments(before), _arguments(after)
     if old and new and old[0] == new[0]:
         names = dict.fromkeys([*old[1], *new[1]])

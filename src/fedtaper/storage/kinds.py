@@ -97,7 +97,7 @@ Find = Callable[..., Any]
 
 
 def known(what: str, found: Any, words: Any, where: str) -> None:
-    """Refuse words that are not known, and say which one may have been meant."""
+    """Refuse unknown words, and suggest the nearest known one."""
     for word in found:
         if word not in words:
             raise FedtaperError(
@@ -135,7 +135,7 @@ def rule(table: dict[str, Any], rules: dict[str, Any], where: str, what: str, fi
     known("key", table, {*names, "kind"}, where)
     if "mean" in table:
         if not isinstance(table["mean"], dict):
-            raise FedtaperError(f'{where}: mean is a table, such as {{ kind = "average" }}')
+            raise FedtaperError(f'{where}: mean must be a table, such as {{ kind = "average" }}')
         table["mean"] = rule(table["mean"], MEANS, f"{where} mean", "the server rule", find)
     if isinstance(table.get("schedule"), dict):
         table["schedule"] = schedule(table["schedule"], where, find)
@@ -195,11 +195,11 @@ def build_own(table: dict[str, Any], where: str, find: Find, what: str = "the ru
     path = settings.pop("kind")
     if settings.pop("rebuild", True) is False:
         raise FedtaperError(
-            f"{where}: {what} {path} cannot be made again from the file: hand the experiment in, "
+            f"{where}: {what} {path} cannot be rebuilt from the file: pass the experiment, "
             "as in ft.load(folder, experiment=...)"
         )
     if path.split(":")[0].split(".")[0] in sys.stdlib_module_names:
-        raise FedtaperError(f"{where}: {path} belongs to Python itself, not to your code")
+        raise FedtaperError(f"{where}: {path} is part of Python itself, not of your code")
     cls = find(path, what)
     methods = METHODS.get(what, ("step", "direction", "weights", "plan", "__call__", "initial"))
     made = callable(cls) and what == "the problem" and not isinstance(cls, type)  # a function
@@ -210,7 +210,7 @@ def build_own(table: dict[str, Any], where: str, find: Find, what: str = "the ru
 
 
 def _inner(value: Any, where: str, find: Find) -> Any:
-    """A setting: lists as tuples, tables with a kind as what they describe."""
+    """A setting: lists become tuples, and tables with a kind become what they describe."""
     if isinstance(value, list):
         return tuple(_inner(v, where, find) for v in value)
     if isinstance(value, dict) and "kind" in value:

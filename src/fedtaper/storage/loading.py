@@ -1,4 +1,4 @@
-"""Folder -> Run: everything that was stored is checked before it is believed."""
+"""Folder -> Run: everything that was stored is checked before it is used."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SITES = "sites.json"  # of a run on Flower: what became of each site
 
 
 def is_complete(out: str | Path) -> bool:
-    """Whether a finished run lies there."""
+    """Whether the folder holds a finished run."""
     path = Path(out) / ARRAYS
     return path.is_file() and path.stat().st_size > 0
 
@@ -39,15 +39,15 @@ def load(folder: str | Path, problem: Any = None, experiment: Experiment | None 
 
     Args:
         folder: a run folder.
-        problem: the problem, where it is code of your own that no file can hold. Without it
+        problem: the problem, if it is your own code, which no file can hold. Without it
             such a run can be reported and audited, but not trained further.
-        experiment: the experiment itself, where it has rules or schedules that cannot be
+        experiment: the experiment itself, if it has rules or schedules that cannot be
             imported. It must be the one that was stored.
     """
     folder = durable.as_path(folder)
     if not (folder / ARRAYS).is_file():
         left = any((folder / name).is_file() for name in (CHECKPOINT, PREVIOUS))
-        hint = " (unfinished: go on with resume)" if left else ""
+        hint = " (unfinished: continue it with resume)" if left else ""
         raise FedtaperError(f"{folder} holds no finished run{hint}")
     try:
         return _loaded(folder, problem, experiment)
@@ -64,7 +64,9 @@ def _loaded(folder: Path, problem: Any, experiment: Experiment | None) -> Run:
         _checksums(folder, arrays, about)
     notes = _json(folder / PROVENANCE)
     if about is None and "format" in notes:
-        raise FedtaperError(f"{folder / ARRAYS} is damaged: what describes its arrays is missing")
+        raise FedtaperError(
+            f"{folder / ARRAYS} is damaged: the description of its arrays is missing"
+        )
     e = experiment or read_toml(folder / CONFIG, problem or _recorded(folder), trusted=False)
     if about is not None and (problem is not None or experiment is not None):
         e = as_asked(e)
@@ -114,14 +116,14 @@ def _answers(arrays: dict[str, Any]) -> Answers | None:
 
 
 def _looks(arrays: dict[str, Any]) -> Looks | None:
-    """What a controller saw and gave, if there was one."""
+    """What a controller saw and did, if there was one."""
     if "steer_round" not in arrays:
         return None
     return Looks(*(arrays[f"steer_{f.name}"] for f in fields(Looks)))
 
 
 def stored_fingerprint(folder: Path, experiment: Experiment) -> dict[str, Any]:
-    """The fingerprint of a finished run; of an older version's, from its config (without data)."""
+    """The fingerprint of a finished run; for an older version, from its config (without data)."""
     _, about = durable.read_arrays(folder / ARRAYS)
     if about is not None:
         found: dict[str, Any] = about["fingerprint"]
@@ -133,7 +135,7 @@ def _checksums(folder: Path, arrays: dict[str, Any], about: dict[str, Any]) -> N
     """Compare the arrays and the files beside them with the checksums in the archive."""
     for name, array in arrays.items():
         if durable.array_digest(array) != about["checksums"].get(name):
-            raise FedtaperError(f"{folder / ARRAYS} is damaged: {name} was changed")
+            raise FedtaperError(f"{folder / ARRAYS} is damaged: {name} has changed")
     for name, sum_ in about["files"].items():
         path = folder / name
         if not path.is_file():
@@ -182,7 +184,7 @@ def _json(path: Path) -> Any:
 
 
 def _recorded(folder: Path) -> Recorded | None:
-    """What a deployed run's folder says of a problem whose code and data are elsewhere."""
+    """A deployed run's problem as its folder describes it: code and data are elsewhere."""
     if not (folder / SITES).is_file():
         return None
     rows = _json(folder / SITES)

@@ -1,7 +1,7 @@
 """A run's numbers to TensorBoard or MLflow while it runs, one round at a time.
 
-The run folder has all of it and more; this is for those who watch many runs in one place. The
-same on every engine: :func:`fedtaper.run` hands over each round when it is whole.
+The run folder has all of it and more; this is for watching many runs in one place. It works the
+same on every engine: :func:`fedtaper.run` reports each round when it is complete.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Log:
     Args:
         tensorboard: a folder for TensorBoard's event file.
         mlflow: a tracking address of MLflow, such as "http://host:5000" or
-            "sqlite:///mlflow.db"; the run is there under the experiment "fedtaper".
+            "sqlite:///mlflow.db"; the run appears there in the experiment "fedtaper".
 
     >>> Log(tensorboard="logs/case3")
     Log(tensorboard='logs/case3', mlflow=None)
@@ -50,7 +50,7 @@ class Log:
     def opened(
         self, e: Experiment, out: str | Path | None, done: int
     ) -> Iterator[Callable[[Callable[[], Sequence[Row]]], None]]:
-        """What takes a function that gives new rounds; ``done`` were there before a resume."""
+        """Opens the logs: yields what takes new rounds; ``done`` were made before a resume."""
         with ExitStack() as stack:
             notes: list[Note] = []
             if self.tensorboard is not None:
@@ -67,7 +67,7 @@ class Log:
                     except Exception as trouble:  # a log is not worth a run
                         notes.remove(one)
                         why = " ".join(str(trouble).split())[:200]
-                        warnings.warn(f"no more is logged: {why}", FedtaperWarning, stacklevel=2)
+                        warnings.warn(f"logging stopped: {why}", FedtaperWarning, stacklevel=2)
 
             yield note
 
@@ -133,7 +133,7 @@ def _mlflow(address: str, e: Experiment, out: str | Path | None, done: int) -> I
 
 
 def _mlflow_run(client: Any, out: str | Path | None, resumed: bool) -> str:
-    """A new run's id, or that of the one in the same folder which is gone on with."""
+    """The id of a new run, or that of the resumed run in the same folder."""
     found = client.get_experiment_by_name("fedtaper")
     number = found.experiment_id if found else client.create_experiment("fedtaper")
     if out is None:

@@ -15,7 +15,7 @@ OWN = "fedtaper."
 
 
 def import_path(thing: Any) -> str:
-    """Where a class, a function, or an object's class is found.
+    """The import path of a class, a function, or an object's class.
 
     >>> from fedtaper.core.schedules import Power
     >>> import_path(Power), import_path(Power(0.1, 0.8))
@@ -48,7 +48,7 @@ def find(path: str, what: str, folder: Path | None = None) -> Any:
     if "<locals>" in name or module == "__main__":
         raise FedtaperError(
             f"{what} {path} is not importable: move it to the top of a module, "
-            "or hand the experiment in, as in ft.load(folder, experiment=...)"
+            "or pass the experiment, as in ft.load(folder, experiment=...)"
         )
     try:
         with _also(folder):
@@ -59,7 +59,7 @@ def find(path: str, what: str, folder: Path | None = None) -> Any:
         text = " ".join(str(trouble).split())[:200]
         raise FedtaperError(
             f"{what} {path} cannot be imported ({type(trouble).__name__}: {text}): put it where "
-            "Python finds it, or hand the experiment in, as in ft.load(folder, experiment=...)"
+            "Python finds it, or pass the experiment, as in ft.load(folder, experiment=...)"
         ) from None
     return found
 

@@ -19,7 +19,7 @@ from fedtaper.storage.durable import FORMAT
 
 
 def provenance(run: Run) -> dict[str, Any]:
-    """What is needed to say where a result came from."""
+    """Where a result came from."""
     return environment() | {
         "format": FORMAT,
         "engine": run.engine,

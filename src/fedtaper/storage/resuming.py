@@ -1,7 +1,7 @@
-"""What a resume finds: a finished run, a stopped one, or one that more rounds are added to.
+"""What a resume finds: a finished run, a stopped one, or one to which rounds are added.
 
-A run goes on only as the experiment that it was: every setting is compared, and the data too.
-More rounds alone are an extension.
+A run is resumed only as the same experiment: every setting is compared, and the data too. If only
+the number of rounds is larger, the run is extended.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def standing(
     many: bool,
     now: Fingerprint,
 ) -> Run | dict[str, Any] | None:
-    """The finished run, or where a stopped one stands (as in a checkpoint), or None.
+    """The finished run, or the state of a stopped one (as in a checkpoint), or None.
 
-    Refused, with the differences named, where the folder holds another experiment.
+    An error that names the differences if the folder holds another experiment.
     """
     out = Path(out)
     saved = load_checkpoint(out)
@@ -61,16 +61,16 @@ MENDED = {  # by the part of the user's code that failed: the settings that may 
 def _compare(
     out: Path, stored: Fingerprint | None, now: Fingerprint, failed: str | None = None
 ) -> None:
-    """Refuse another experiment; checkpoints of older versions say nothing of theirs.
+    """Refuse another experiment; checkpoints of older versions do not describe theirs.
 
-    Where the user's own code ended the run, that part may have been mended since.
+    If the user's own code ended the run, that part may have been fixed since.
     """
     if stored is None:
         return
     found = differences(stored, now, ignore=("rounds",))
     mended = [text for text in found if failed and text.startswith(MENDED.get(failed, "\n"))]
     if mended and len(mended) == len(found):
-        warn(f"{out}: {failed} failed there and was changed since; the run goes on with the new")
+        warn(f"{out}: {failed} failed and has changed since; the run continues with the new one")
         found = []
     before, after = int(stored["settings"]["rounds"]), int(now["settings"]["rounds"])
     if after < before:
@@ -90,7 +90,7 @@ def _same_seeds(
         kind = " as a batch" if before == now else ""
         raise FedtaperError(
             f"{out} holds a run of other seeds: {old} -> {new}{kind} (stored -> now). Resume with "
-            "its own"
+            "the stored seeds"
         )
 
 
@@ -98,11 +98,11 @@ SHOWN = 6
 
 
 def _extension(out: Path, rounds: int, seeds: NDArray[np.int64], many: bool) -> dict[str, Any]:
-    """A finished run as a checkpoint: it goes on from where it ended."""
+    """A finished run as a checkpoint, to continue from where it ended."""
     if not (out / STATE).is_file():
         raise FedtaperError(
-            f"{out} holds a finished run of {rounds} rounds and not the state to add more from "
-            "(it was stored without, or by an older version): name another folder"
+            f"{out} holds a finished run of {rounds} rounds, but not the state that more rounds "
+            "need (it was stored without it, or by an older version): name another folder"
         )
     arrays, about = durable.read_arrays(out / ARRAYS)
     state, _ = durable.read_arrays(out / STATE)

@@ -2,16 +2,16 @@
 
 A run folder holds ``config.toml`` (every setting resolved), ``run.npz`` (the arrays),
 ``metrics.csv`` (one row per round and seed), ``provenance.json`` (version, command, settings,
-machine, time), ``state.npz`` (where the run ended, so that more rounds can be added),
-``steering.csv`` (what a controller saw and gave, where there was one),
-``model.npz`` (the last model, where it is too large for the trajectory to be kept),
+machine, time), ``state.npz`` (the state at the end, so that more rounds can be added),
+``steering.csv`` (what a controller saw and did, if there was one),
+``model.npz`` (the last model, if it is too large for the trajectory to be kept),
 ``model.safetensors`` (the trained model by the names of its tensors, for other programs), and
-``checkpoint.npz`` with the one before it while it is unfinished.
+``checkpoint.npz`` with the one before it while the run is unfinished.
 
 ``run.npz`` is written last. It describes itself and the files beside it: format version, shapes,
 checksums, and the experiment's fingerprint. So a folder is either complete or unfinished, and
-:func:`load` notices whatever was changed since. Folders of versions that stored no checksums
-load as before.
+:func:`load` notices every later change. Folders of older versions that stored no checksums still
+load.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def prepare(out: str | Path, resume: bool = False) -> Path:
     """Make the folder, or say why not, before any work is done."""
     out = durable.as_path(out)
     if out.exists() and not out.is_dir():
-        raise FedtaperError(f"{out} is a file; a run is stored in a folder")
+        raise FedtaperError(f"{out} is a file, but a run is stored in a folder: name a folder")
     try:
         out.mkdir(parents=True, exist_ok=True)
         passing = (durable.LOCK, durable.PART)  # of another writer that is about to be refused
@@ -114,7 +114,7 @@ def prepare(out: str | Path, resume: bool = False) -> Path:
 
 @contextmanager
 def opened(out: str | Path, resume: bool = False) -> Iterator[Path]:
-    """A run's folder, with this process as its only writer; not empty only where it resumes."""
+    """A run's folder, with this process as its only writer; empty unless the run is resumed."""
     folder = prepare(out, resume=True)
     with durable.lock(folder):
         yield prepare(folder, resume)
@@ -141,15 +141,15 @@ def save(
     more: Mapping[str, str] | None = None,
     known: Mapping[str, Any] | None = None,
 ) -> Run:
-    """Write a run into a (prepared) folder; its checkpoints, if any, go.
+    """Write a run into a (prepared) folder, and remove its checkpoints.
 
     Args:
         run: what to store.
         out: the folder.
-        state: where the run ended, as arrays, for more rounds later.
+        state: the state at the end, as arrays, for more rounds later.
         data: whether the user's own data (``LinearRegression.from_arrays``) is stored too.
         more: further text files by name, written before the run counts as complete.
-        known: the experiment's fingerprint, where it was taken already.
+        known: the experiment's fingerprint, if it was already taken.
     """
     out = Path(out)
     durable.remove(out / ARRAYS)  # of a shorter run that was gone on with
@@ -179,14 +179,14 @@ def save(
 
 
 def finished(out: str | Path) -> None:
-    """Remove the checkpoints of a run that is complete; where that fails they do no harm."""
+    """Remove the checkpoints of a complete run; if that fails, they do no harm."""
     for name in (CHECKPOINT, PREVIOUS):
         with suppress(FedtaperError):
             durable.remove(Path(out) / name)
 
 
 def _model(run: Run) -> dict[str, Any] | None:
-    """The trained model by the names of its tensors; None of many seeds, or where there is none."""
+    """The trained model by the names of its tensors; None for many seeds, or without a model."""
     if run.many or run.experiment.problem.kind == "recorded" or not len(run.round):
         return None
     return {
@@ -214,7 +214,7 @@ def _write_run(out: Path, arrays: Mapping[str, Any], about: Mapping[str, Any]) -
 
 
 def drop(out: str | Path, *names: str) -> None:
-    """Remove files of a stored run that are not needed any more, such as its model."""
+    """Remove files of a stored run that are no longer needed, such as its model."""
     out = Path(out)
     arrays, about = durable.read_arrays(out / ARRAYS)
     if about is not None:
@@ -233,7 +233,7 @@ def _own_data(run: Run) -> dict[str, Any] | None:
 
 
 def metrics_csv(run: Run) -> str:
-    """One row per recorded round; of several seeds one per seed and round, thinned if many."""
+    """One row per recorded round; for several seeds one per seed and round, thinned if many."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow([*(["seed"] if run.many else []), "round", "n", "t", *run.metrics])
@@ -251,7 +251,7 @@ def metrics_csv(run: Run) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
+    """Write a text file completely or not at all."""
     durable.write(path, text.encode("utf-8", "surrogateescape"))
 
 

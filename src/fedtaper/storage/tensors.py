@@ -24,7 +24,7 @@ LARGEST_HEAD = 100_000_000  # bytes, as the format has it
 
 
 def packed(tensors: Mapping[str, Any], notes: Mapping[str, str] | None = None) -> bytes:
-    """The file's content. Double precision stays; arrays are written in the order of their names.
+    """The file's content. Double precision is kept; arrays are written in the order of their names.
 
     >>> unpacked(packed({"w": np.arange(3.0)}))["w"]
     array([0., 1., 2.])
@@ -47,7 +47,7 @@ def packed(tensors: Mapping[str, Any], notes: Mapping[str, str] | None = None) -
 
 
 def unpacked(content: bytes) -> dict[str, np.ndarray[Any, Any]]:
-    """The arrays of a file's content, each an array of its own."""
+    """The arrays of a file's content, each a new array."""
     try:
         size = int.from_bytes(content[:8], "little")
         if len(content) < 8 or size > min(LARGEST_HEAD, len(content) - 8):

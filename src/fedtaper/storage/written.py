@@ -1,4 +1,4 @@
-"""Experiment -> TOML: every setting resolved, code of the user's own by its import path."""
+"""Experiment -> TOML: every setting resolved, the user's own code by its import path."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def to_toml(experiment: Experiment, data: str | None = None, stored: bool = Fals
     problem = experiment.problem
     own_data = isinstance(problem, LinearRegression) and problem.arrays is not None
     if own_data and data is None and not stored:
-        raise FedtaperError("a problem with data of your own needs a file to keep it in: data=")
+        raise FedtaperError("a problem with your own data needs a file to keep it in: give data=")
     apart = {"problem", "schedules", "local", "server", "behaviours", "challenges", "steering"}
     if isinstance(experiment.staleness, Undiscounted):
         apart |= {"staleness"}
@@ -70,7 +70,7 @@ def _lines(table: dict[str, Any]) -> list[str]:
 
 
 def _problem(problem: Any, data: str | None) -> dict[str, Any]:
-    """The table of a problem that can be made again; else its sizes, and what it was."""
+    """The table of a problem that can be rebuilt; otherwise its sizes, and what it was."""
     if type(problem) is LinearRegression and (data or problem.arrays is None):
         made_up = {"num_clients", "dim", "samples"} if data else set()
         head = {"kind": "linear"} | ({"data": data} if data else {})
@@ -99,7 +99,7 @@ def _behaviour(behaviour: Any) -> dict[str, Any]:
 
 
 def _schedule(schedule: Any) -> dict[str, Any]:
-    """``kind`` goes without saying for the two that c and delta, or a, tell apart."""
+    """``kind`` is left out for the two plain schedules, which c and delta, or a, identify."""
     found = named(schedule, kinds.SCHEDULES)
     if found["kind"] in ("power", "constant"):
         del found["kind"]
@@ -141,7 +141,7 @@ def _own(thing: Any) -> dict[str, Any]:
 
 
 def _made_with(thing: Any) -> dict[str, Any]:
-    """What the object was made with: its fields, or the attributes its constructor names."""
+    """The object's arguments: its fields, or the attributes its constructor names."""
     if is_dataclass(thing):
         return {f.name: getattr(thing, f.name) for f in fields(thing) if f.init}
     if type(thing).__init__ is object.__init__:
@@ -188,7 +188,7 @@ def value(v: Any) -> str:
     """
     if isinstance(v, np.ndarray):
         if v.size > LARGEST_LIST:
-            raise FedtaperError(f"an array of {v.size} numbers is too large for a file")
+            raise FedtaperError(f"an array of {v.size} numbers is too large for a TOML file")
         v = v.tolist()
     if isinstance(v, np.generic):
         v = v.item()
@@ -197,4 +197,4 @@ def value(v: Any) -> str:
             return write(v)
     if isinstance(v, (tuple, list)):
         return "[" + ", ".join(value(x) for x in v) + "]"
-    raise FedtaperError(f"{type(v).__name__} is not a value that TOML has")
+    raise FedtaperError(f"{type(v).__name__} cannot be written as a TOML value")
