@@ -403,3 +403,62 @@ def test_running_statistics_are_averaged_like_in_a_plain_loop():
         both = [*shared.parameters(), *(b for n, b in shared.named_buffers() if "running" in n)]
         flat = torch.cat([t.detach().reshape(-1) for t in both])
         assert np.allclose(run.w[k], flat.numpy(), atol=1e-5)
+
+
+class Pictures:
+    """Samples large enough to be handed over on a reader's desk."""
+
+    def __init__(self, client, kind):
+        self.client, self.kind = client, kind
+
+    def __len__(self):
+        return 30
+
+    def __getitem__(self, k):
+        x = torch.full((3, 20, 20), 30.0 * self.client + k).sin() + 0.1 * torch.rand(3, 20, 20)
+        y = torch.tensor(float(k % 2))
+        return {"x": x.to(self.kind), "y": y, "name": f"picture {k}"}
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("slot", [2**26, 2**15, 64])
+def test_readers_hand_over_large_batches_as_they_are(monkeypatch, kind, slot):
+    """On the desk, partly on it where it is full, or through the pipe: the same bits."""
+    from fedtaper.problems import readers
+
+    monkeypatch.setattr(readers, "SLOT", slot)
+
+    def loss(model, batch):
+        assert batch["name"][0].startswith("picture")
+        return torch.nn.functional.mse_loss(model(batch["x"].float())[:, 0], batch["y"].float())
+
+    def run(workers):
+        problem = ft.Custom(
+            loss,
+            lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(1200, 1)),
+            [Pictures(c, kind) for c in range(2)],
+            workers=workers,
+        )
+        e = ft.Experiment(problem, ft.Power(1e-3, 0.8), rounds=3, local_epochs=1, batch_size=7)
+        return ft.run(e, way="per-client").final
+
+    assert np.array_equal(run(0), run(1)) and np.array_equal(run(0), run(3))
+
+
+def test_a_reader_without_a_desk_uses_its_pipe(monkeypatch):
+    from fedtaper.problems import readers
+
+    def none(*_):
+        raise OSError("no address space")
+
+    monkeypatch.setattr(readers.mmap, "mmap", none)
+    desk = readers.Desk.laid()
+    desk.clear(3)
+    assert desk.room is None
+    assert desk.put(torch.ones(10_000)).tolist() == [1.0] * 10_000
+
+
+def test_finite_numbers_whose_sum_is_not_are_no_trouble():
+    big = np.full((40, 3), 3e38, dtype=np.float32)
+    problem = ft.Custom(squared, Mixed, [(big, np.zeros((40, 1), np.float32))])
+    assert problem.sizes.tolist() == [40]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.memory import give_memory_back
 from fedtaper.deploy.progress import Progress
 from fedtaper.deploy.sites import site_files
 from fedtaper.deploy.watch import Watch
@@ -29,8 +28,6 @@ from fedtaper.simulation.drive import run as drive
 from fedtaper.storage import store
 
 EVENTS = "events.jsonl"
-M_MMAP_THRESHOLD = -3  # of mallopt, from malloc.h
-LARGE_BLOCK = 2**16
 
 
 def make_server_app(
@@ -99,16 +96,6 @@ def event_log(out: Path | None, say: Callable[[str], None]) -> Callable[..., Non
                 file.write(json.dumps(entry) + "\n")
 
     return tell
-
-
-def give_memory_back() -> None:
-    """Have this process return every large block that it frees.
-
-    The C library keeps blocks up to 32 MiB for later, and what Flower leaves between two
-    models is worth two of them. Elsewhere than with glibc nothing happens.
-    """
-    with suppress(OSError, AttributeError, TypeError):
-        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
 
 
 def _experiment(source: Source, here: dict[str, Site]) -> Experiment:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedtaper.core.memory import keep_memory
 from fedtaper.core.protocols import (
     Block,
     Capabilities,
@@ -77,6 +78,7 @@ class CpuSession:
         exact: bool = True,
     ) -> None:  # fmt: skip
         self.e, self.state, self.dtype, self.exact = experiment, state, dtype, exact
+        keep_memory()  # this process trains, too
         self.w = [torch.from_numpy(w).to(device, dtype) for w in state.w]
         self.memory = [
             tuple(torch.from_numpy(array[s]).to(device, dtype) for array in state.memory)

@@ -1,12 +1,13 @@
-"""A client's samples, however they are kept: tensors in memory, or read when they are needed.
+"""A client's samples, however they are kept: tensors in memory, or read as they are needed.
 
-``samples_of`` takes what a user has (tensors, NumPy arrays, data frames, dictionaries of them,
+``samples_of`` takes the user's data (tensors, NumPy arrays, data frames, dictionaries of them,
 data sets with a length and an index) and gives an object with a length and ``take(index, key)``,
 which returns the arguments that the loss gets after the model.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -92,9 +93,9 @@ class Lazy:
         return self.client in _DRAWING.get(id(self.samples), ())
 
     def _read_plainly(self, index: NDArray[np.int64], key: int) -> list[Any] | None:
-        """The samples, if reading them drew nothing: a seed for each would have changed nothing.
+        """The samples, if reading them drew no random numbers; then they need no seeds.
 
-        Seeding costs more than reading a small sample. None where something was drawn.
+        Seeding costs more than reading a small sample. None if something was drawn.
         """
         seed_everything(key)
         before = generators()
@@ -124,7 +125,7 @@ class Lazy:
                 where = f"sample {index[found[0]]}" if len(tensor) == len(index) else "a batch"
                 raise self._trouble(
                     f"{where} holds NaN or infinity (in {name}); "
-                    "mend the data, or pass check_finite=False"
+                    "correct the data, or pass check_finite=False"
                 )
 
 
@@ -138,7 +139,7 @@ def samples_of(
     collate: Callable[[list[Any]], Any] | None = None,
     check_finite: bool = True,
 ) -> Samples:
-    """One client's data as samples; refused in the user's words where that cannot be."""
+    """One client's data as samples, or an error in the user's terms if that is not possible."""
     entry = _unwrapped(entry)
     if lazy is not True and collate is None:
         if isinstance(entry, Mapping):
@@ -169,7 +170,7 @@ def samples_of(
 
 
 class _Rows:
-    """Tensors in memory as single samples, for a collate function of the user's."""
+    """Tensors in memory as single samples, for the user's own collate function."""
 
     def __init__(self, samples: Samples) -> None:
         self.samples = samples
@@ -227,7 +228,7 @@ def _tensor(client: int, value: Any, name: str) -> torch.Tensor:
 
 
 def _where(value: Any, name: str) -> str:
-    """The name of a frame's first column without numbers, or of the array."""
+    """The name of a data frame's first column that is not numeric, or of the array."""
     for column, kind in getattr(getattr(value, "dtypes", None), "items", dict)():
         if getattr(kind, "kind", "O") not in "fiub":
             return f"column {column!r}"
@@ -246,7 +247,7 @@ def _checked(client: int, made: InMemory, check_finite: bool, given: Any) -> InM
             inside = "".join(f", {names[k] if names else k!r}" for k in found[1:])
             raise FedtaperError(
                 f"client {client}: NaN or infinity in its data, first in {what}, sample "
-                f"{found[0]}{f', column{inside[1:]}' if inside else ''}; mend the data, or pass "
+                f"{found[0]}{f', column{inside[1:]}' if inside else ''}; correct the data, or pass "
                 "check_finite=False"
             )
     return made
@@ -261,6 +262,8 @@ def first_nonfinite(tensor: Any) -> tuple[int, ...] | None:
     rows = max(1, CHUNK // max(1, tensor[0].numel())) if tensor.ndim else 1
     for low in range(0, len(tensor) if tensor.ndim else 1, rows):
         part = tensor[low : low + rows] if tensor.ndim else tensor
+        if math.isfinite(part.sum().item()):  # then every one is; it takes a tenth of the time
+            continue
         bad = ~torch.isfinite(part)
         if bool(bad.any()):
             place = [int(k) for k in bad.nonzero()[0]]
