@@ -85,7 +85,7 @@ def test_fading_of_two_clients_with_clocks_of_their_own(client):
 
 def test_fading_needs_a_fall():
     for rule in ("fade client 0 from 50% to 50% by round 9", "fade client 0 to 0% by round 9"):
-        with pytest.raises(ft.FedtaperError, match=r"must fall|no rule reads|above 0"):
+        with pytest.raises(ft.FedtaperError, match=r"must fall|cannot read the rule|above 0"):
             planned(rule, num_clients=2)
 
 

@@ -162,7 +162,7 @@ def test_rare_client_by_name(monkeypatch):
         "rare client counts 10x", 100, problem=problem, local_epochs=1, batch_size=32, clock="epoch"
     )
     assert np.allclose(found.effective, [1, 1, 10, *[1] * 7])
-    assert "not measured" in found.advice
+    assert "not judged" in found.advice
 
 
 def test_the_offset_that_avoids_the_climb():
@@ -210,11 +210,11 @@ def test_toml_and_figure(tmp_path):
         ([0, 0], {}, "not all 0"),
         ([1, 2, 3], {"num_clients": 2}, "3 values for 2 clients"),
         ({5: 2.0}, {"num_clients": 3}, "names client 5"),
-        ("client 1 is important", {"num_clients": 3}, "no rule reads"),
-        ("rare client counts 10x", {"num_clients": 3}, "no client is rare"),
+        ("client 1 is important", {"num_clients": 3}, "cannot read the rule"),
+        ("rare client counts 10x", {"num_clients": 3}, "no rare client"),
         ("client 0 counts 2x", {}, "how many clients"),
         ("fade client 0 to 200% by round 9", {"num_clients": 3}, "must fall"),
-        ([1, 1], {"server": ft.Normalised(over="step_sums")}, "whatever its steps"),
+        ([1, 1], {"server": ft.Normalised(over="step_sums")}, "undoes the step sizes"),
         ([1, 1], {"participation": (1.0, 0.0)}, "never takes part"),
     ],
 )

@@ -120,7 +120,7 @@ def test_what_robust_means_do_to_influence_is_said(tiny):
     assert ft.Trimmed().erases_influence
     assert ft.Clipped().erases_influence
     assert not ft.Clipped(norm=5.0).erases_influence
-    with pytest.raises(ft.FedtaperError, match="undoes what step sizes give"):
+    with pytest.raises(ft.FedtaperError, match="undoes the step sizes"):
         ft.plan(target=[1, 0.5, 0.1], rounds=10, local_steps=2, server=ft.Median())
 
 

@@ -1,6 +1,6 @@
-"""Who contributes as declared? From what the clients send, with what certainty.
+"""Which clients contribute as declared? Judged from what they send, with stated certainty.
 
-``audit`` looks at a whole run, or at plain arrays; ``Auditor`` is fed a round at a time.
+``audit`` judges a whole run, or plain arrays; ``Auditor`` takes one round at a time.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def audit(
 ) -> Audit:
     """Judge each client: as declared, fading, rising, idle, noise, copying, or cannot tell (yet).
 
-    Only where the losses are quadratic do updates alone show how fast a client tapers. For any
-    other model the verdict on the taper is "cannot tell" unless there are replays.
+    Updates alone show how fast a client tapers only if the losses are quadratic. For any other
+    model the verdict on the taper is "cannot tell" unless there are challenges or replays.
 
     Args:
         source: a Run, or the sizes of the updates, (rounds, L): NaN where a client was
@@ -60,9 +60,9 @@ def audit(
         w: the model that each round started from, (rounds, d). By default the running sum of
             the mean update, which is what a server that averages makes of them.
         held_out: what the server expects each client to send, from replays of the declared
-            training on data of its own (``HeldOut``). On networks this is what an estimate
-            rests on. A Run on images that keeps its trajectory makes it by itself. With
-            arrays, the held-out loss of each client's class, (rounds, L), will do: cruder.
+            training on data of its own (``HeldOut``). On networks the estimate is based on it. For
+            a Run on images that keeps its trajectory it is computed automatically. With arrays,
+            the held-out loss of each client's class, (rounds, L), can be given instead: cruder.
         quadratic: whether the clients' losses are quadratic, as in linear regression (arrays
             only; a Run knows its problem).
         seed: which seed of a Run over many.
@@ -77,7 +77,7 @@ def audit(
     """
     if isinstance(source, Run):
         if held_out is not None and not isinstance(held_out, HeldOut):
-            raise FedtaperError("held-out losses go with arrays; for a Run pass a HeldOut")
+            raise FedtaperError("held-out losses are for arrays; for a Run pass a HeldOut")
         _check_in_step(source)
         trace, declared_p, deltas, rounds, clock = from_run(source, schedules, seed, held_out)
     else:
@@ -108,7 +108,7 @@ def audit(
 
 
 class Auditor:
-    """The same, a round at a time: keeps O(clients) numbers per round seen.
+    """The audit, one round at a time: keeps O(clients) numbers per round seen.
 
     >>> import fedtaper as ft
     >>> auditor = Auditor([ft.Power(0.1, 0.76)] * 3, quadratic=True)
@@ -167,9 +167,11 @@ class Auditor:
         flat = [array for array in (sizes, sums) if array is not None]
         flat += [] if moves is None else [moves[..., 0] if moves.ndim == 2 else moves[None]]
         if any(array.shape != (count,) for array in flat):
-            raise FedtaperError(f"a round has one size, sum and update for each of {count} clients")
+            raise FedtaperError(
+                f"a round needs one size, sum and update for each of {count} clients"
+            )
         if not n > before:
-            raise FedtaperError(f"the clock must move on: n = {n:g} after {before:g}")
+            raise FedtaperError(f"the clock must increase: n = {n:g} after {before:g}")
         self._norms.append(sizes)
         self._declared.append(declared_round(self.schedules, before, n, sums))
         self.n.append(float(n))
@@ -186,7 +188,7 @@ class Auditor:
         updates: Array | None = None,
         w: Array | None = None,
     ) -> None:
-        """Many rounds at once, each argument with a leading axis of rounds."""
+        """Add many rounds at once, each argument with a leading axis of rounds."""
         for k, clock in enumerate(n):
             self.add(
                 norms[k],
@@ -197,10 +199,10 @@ class Auditor:
             )
 
     def challenge(self, products: ArrayLike, share: float = 1.0) -> None:
-        """Answers to a challenge in the round added last, NaN where there is none.
+        """Add the answers to a challenge in the round added last, NaN where there is none.
 
         ``products`` (L,) are the inner products of the answers with what the same clients sent
-        in the base round. ``share`` is the part of a round's local updates that was asked for.
+        in the base round. ``share`` is the share of a round's local updates that was asked for.
         """
         if not self.n:
             raise FedtaperError("add the round first, then its challenge")
@@ -302,7 +304,7 @@ def _notes(verdict: str, found: Finding, i: int, trace: Trace) -> tuple[str, ...
         notes.append(SIZES_ONLY)
     if found.witness == "updates" and not 0.5 < found.curvature[i] < 2:
         notes.append(
-            f"pulls {found.curvature[i]:.2g} times as hard as the middle client at the same "
+            f"pulls {found.curvature[i]:.2g} times as hard as the median client at the same "
             "declared step: other data, or another c than declared; updates cannot tell which"
         )
     return tuple(notes)
@@ -317,8 +319,8 @@ def _check_in_step(run: Run) -> None:
         )
     if e.delays is not None:
         warn(
-            "updates are late: they were made with earlier step sizes than the audit compares them "
-            "with, so that early rounds look larger than declared"
+            "updates are late: they were made with earlier step sizes than those that the audit "
+            "compares them with, so early rounds look larger than declared"
         )
 
 
@@ -338,6 +340,6 @@ def _check_shapes(
     if updates is not None and (updates.ndim != 3 or updates.shape[:2] != (rounds, count)):
         raise FedtaperError(f"updates has shape {updates.shape}; it must be ({rounds}, {count}, d)")
     if w is not None and (updates is None or w.shape != (rounds, updates.shape[2])):
-        raise FedtaperError("w needs updates, and one model per round, as long as they are")
+        raise FedtaperError("w needs updates=, and must have one model per round, as long as they")
     if np.any(norms < 0):
-        raise FedtaperError("a size is negative; sizes are norms of updates")
+        raise FedtaperError("a size is negative; sizes must be norms of updates")

@@ -1,6 +1,6 @@
 r"""How fast a client really tapers, from its answers to one and the same model.
 
-At clock n the server sends a client, beside the round's model, an earlier model :math:`w_j`. What
+At clock n the server sends a client, besides the round's model, an earlier model :math:`w_j`. What
 comes back is :math:`u_k = S_k h_i(w_j)` and noise, with :math:`S_k` the step sum of round k: the
 field is the same in every answer, so the answers shrink as the step sizes do, whatever the loss.
 With :math:`v = u_j`, what the client sent in round j itself, each answer becomes one number,
@@ -61,7 +61,7 @@ class Asked:
         return Asked(self.round, self.q[clients], self.log_n[clients], self.sums[clients])
 
     def until(self, round_: int) -> Asked:
-        """The answers up to and with that round."""
+        """The answers up to and including that round."""
         kept = self.round <= round_
         return Asked(self.round[kept], self.q[:, kept], self.log_n[:, kept], self.sums[:, kept])
 
@@ -113,7 +113,7 @@ def evidence(q: Array, log_n: Array, sums: Array) -> Array:
 
 
 def _carried(values: Array, there: NDArray[np.bool_]) -> Array:
-    """The last known value where there is none."""
+    """Fill gaps with the last known value."""
     last = np.maximum.accumulate(np.where(there, np.arange(len(values)), -1))
     return np.where(last >= 0, values[np.maximum(last, 0)], 0.0)
 
@@ -155,9 +155,9 @@ def _one_sided(y: Array, ramp: Array, base: Array) -> Array:
 def estimate(q: Array, log_n: Array, sums: Array, spread: float = SATURATION_SPREAD) -> Estimate:
     """Excess taper with its error, the saturation taken out.
 
-    Quasi-likelihood with a log link and noise in proportion; the saturation of an answer goes
-    with its real step sum, at first order. It is 0 or a loss, never a gain; ``spread`` is the
-    prior deviation of what the first answer loses, in logs.
+    Quasi-likelihood with a log link and proportional noise; to first order the saturation of an
+    answer is proportional to its real step sum. It is 0 or a loss, never a gain; ``spread`` is
+    the prior deviation of what the first answer loses, in logs.
     """
     there = np.isfinite(q)
     if there.sum() < LEAST or np.mean(q[there]) <= 0:
@@ -188,7 +188,7 @@ def estimate(q: Array, log_n: Array, sums: Array, spread: float = SATURATION_SPR
 
 @dataclass(frozen=True)
 class Challenged:
-    """What the challenges say of every client."""
+    """What the challenges show about every client."""
 
     excess: Array
     error: Array
@@ -216,7 +216,7 @@ def examine(asked: Asked) -> Challenged:
 
 
 def _usual(saturation: list[float]) -> float:
-    """How much the clients of this federation saturate: they train the same model."""
+    """How much the clients of this federation saturate, since they all train the same model."""
     if not saturation:
         return SATURATION_SPREAD
     usual = 1.4826 * float(np.median(saturation))  # the middle one: who fades late is no measure

@@ -17,10 +17,10 @@ CHANCE = 0.001  # how often chance alone may give noise a direction
 def copying(updates: Array) -> Flags:
     """Who sends the others' last mean, up to scale, in nearly every round of the last half.
 
-    ``updates`` is (L, rounds, d), NaN where absent. Where most clients look like copies (the
+    ``updates`` is (L, rounds, d), NaN where absent. If most clients look like copies (the
     shared model is far away and everyone pulls the same way), nobody is called one. An honest
-    client may pull where the others do, but no more where they did a round ago than where they do
-    now; a copy is late.
+    client may pull in the others' direction, but no more in that of a round ago than in the
+    current one; a copy is late.
     """
     clients, rounds, dim = updates.shape
     if dim < 2 or clients < 3:
@@ -48,8 +48,8 @@ def noise(updates: Array, sums: Array) -> Flags:
 
     The unit vectors of the last half of the rounds are added up: of K random directions in d
     dimensions, K d times the squared length of their mean is chi-squared with d degrees of
-    freedom. A client much smaller than the others may just have arrived at its own optimum,
-    where what is left is its mini-batch noise; it is not judged.
+    freedom. A client with much smaller updates than the others may just have reached its own
+    optimum, where only its mini-batch noise is left; it is not judged.
     """
     clients, rounds, dim = updates.shape
     if dim < 2:

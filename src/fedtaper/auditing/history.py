@@ -1,4 +1,4 @@
-"""The evidence on each client as it grew: what could have been said after each look."""
+"""The evidence on each client as it grew: the estimate and verdict after each look."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class History:
 
     @property
     def sentence(self) -> str:
-        """The evidence in words for people who do not train models."""
+        """The evidence in words, for readers who do not train models."""
         c, who = self.said, capital(self.name)
         about = f"declared a taper of {c.declared_delta:g}"
         if c.verdict == "idle":
@@ -47,10 +47,10 @@ class History:
             return f"{who} {about}, and {seen}: it contributes as it said."
         if c.verdict in ("fading", "rising"):
             way = "withdraws faster" if c.verdict == "fading" else "takes more influence"
-            sure = f"This has been certain since round {c.since}; an honest client is ever "
+            sure = f"This has been certain since round {c.since}; the chance that an honest client "
             return (
                 f"{who} {about}, but {seen}: it {way} than it said. {sure}"
-                "accused with a chance of at most 1 %."
+                "is ever accused is at most 1 %."
             )
         return f"{who} {about}; {seen}. That is not enough for a verdict yet."
 

@@ -1,10 +1,10 @@
 """From traces to verdicts.
 
 For quadratic losses an accusation is made where the estimate leaves a confidence sequence: the
-normal-mixture boundary of Robbins (1970), used with estimated errors as Waudby-Smith et al. (2021)
-do, from round LEAST_ROUNDS on. It holds for all rounds at once, so that looking after every round
+normal-mixture boundary of Robbins (1970), used with estimated errors as in Waudby-Smith et al.
+(2021), from round LEAST_ROUNDS on. It holds for all rounds at once, so looking after every round
 does not add up to wrong accusations. Its one free number, the excess for which it is tightest, and
-the first round were set on seeds of their own (see docs/audit.md).
+the first round were set on separate seeds (see docs/audit.md).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PEERS = 100
 
 @dataclass(frozen=True)
 class Trace:
-    """What a server saw: (L, rounds) sizes, NaN where absent, and perhaps the updates."""
+    """What a server saw: (L, rounds) sizes, NaN where absent, and the updates if known."""
 
     norms: Array
     declared: Declared
@@ -53,7 +53,7 @@ class Trace:
         return Trace(self.norms[clients], declared, moves, self.w, held, *known)
 
     def without_tapers(self) -> Trace:
-        """What shows idle clients, noise and copies alone: nothing about how fast one tapers."""
+        """What shows only idle clients, noise and copies, and nothing about how fast one tapers."""
         return Trace(self.norms, self.declared, self.updates, self.w, quadratic=False)
 
     def until(self, rounds: int) -> Trace:
@@ -122,9 +122,9 @@ def judge(trace: Trace) -> Finding:
 
 
 def since(trace: Trace, final: Finding) -> list[int | None]:
-    """The round (counted from 1) from which on each accusation has held, looked at now and then.
+    """The round (counted from 1) since which each accusation has held, looked at now and then.
 
-    The past is judged among the accused and at most PEERS others: enough to compare with.
+    The past is judged among the accused and at most PEERS others, which is enough to compare.
     """
     accused = np.array([verdict in ACCUSATIONS for verdict in final.verdicts])
     chosen = np.flatnonzero(accused | (np.cumsum(~accused) <= PEERS))
@@ -160,10 +160,10 @@ def _taper_verdict(excess: float, error: float, witness: str, line: float) -> Ve
 
 
 def threshold(error: float, witness: str, line: float = 0.0) -> float:
-    """Standard errors from which on an excess is an accusation, at any number of looks.
+    """How many standard errors make an excess an accusation, at any number of looks.
 
-    ``line``: replays have this one, for a single look; clients that are only compared with one
-    another at least this one.
+    ``line``: replays use this one, for a single look; clients that are only compared with one
+    another use at least this one.
     """
     if witness == "held-out":
         return line
@@ -173,9 +173,9 @@ def threshold(error: float, witness: str, line: float = 0.0) -> float:
 
 
 def _challenge_verdict(excess: float, error: float, freedom: float, found: int) -> Verdict:
-    """Once accused, always accused: the promise is about ever.
+    """Once accused, always accused: the guarantee is about ever being accused.
 
-    Nobody is called rising, since saturation makes honest clients look slower than they are.
+    Nobody is called rising, because saturation makes honest clients look slower than they are.
     """
     if found:
         return "fading"
@@ -188,7 +188,7 @@ def _challenge_verdict(excess: float, error: float, freedom: float, found: int) 
 
 
 def _fit(trace: Trace, plain: NDArray[np.bool_]) -> tuple[Fit, str]:
-    """The taper from replays, from updates where their model explains them, or from sizes."""
+    """The taper from replays, from updates if their model explains them, or from sizes."""
     if trace.held_out is not None:
         found = trace.held_out.among(np.flatnonzero(plain))
         return fit_replayed(trace.norms[plain], found), "held-out"
@@ -218,9 +218,9 @@ def _fit(trace: Trace, plain: NDArray[np.bool_]) -> tuple[Fit, str]:
 
 
 def _believed(fit: Fit, p: Array) -> tuple[Fit, str]:
-    """The fit of the updates, if those who are not suspected follow its model.
+    """The fit of the updates, if the clients that are not suspected follow its model.
 
-    Who fades later than from the start does not follow it, and must not protect itself thereby.
+    A client that starts to fade later does not follow it, and must not protect itself by that.
     """
     line = np.array([threshold(error, "updates") for error in fit.error])
     follows = own_check.holds(p, np.abs(fit.excess) < line * fit.error)
@@ -228,7 +228,7 @@ def _believed(fit: Fit, p: Array) -> tuple[Fit, str]:
 
 
 def _idle(trace: Trace) -> NDArray[np.bool_]:
-    """Whose last updates, whenever it was there, were nothing at all beside the others'."""
+    """Clients whose last updates, whenever they took part, were negligible next to the others'."""
     relative = trace.norms / trace.declared.sums
     positive = relative[np.isfinite(relative) & (relative > 0)]
     usual = float(np.median(positive)) if positive.size else 1.0

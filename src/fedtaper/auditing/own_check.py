@@ -1,6 +1,6 @@
 r"""Does the model of the updates hold? A test that an honest federation can fail.
 
-The fit of :mod:`fedtaper.auditing.taper` takes a client's curvature for the same in all
+The fit of :mod:`fedtaper.auditing.taper` assumes that a client's curvature is the same in all
 directions: :math:`u_k = g_k (w_i - \bar w_k)`. Where it is not (features of unlike spread, or
 correlated ones), the shared model moves quickly in some directions and slowly in others, and an
 honest client looks as if it tapered faster. Then the residuals still follow the model's path:
@@ -60,10 +60,10 @@ def _p_value(u: Array, w: Array, g: Array, bend: Array, weight: Array, log_n: Ar
 
 
 def holds(p: Array, plain: NDArray[np.bool_]) -> bool:
-    """Whether the model holds for a federation: few of the plain clients speak against it.
+    """Whether the model holds for a federation: few of the plain clients contradict it.
 
-    That one of all does by chance is allowed for. Where nobody can be tested (few rounds for
-    many parameters) the model is not known to hold.
+    One of them may do so by chance. If no client can be tested (few rounds for many parameters),
+    the model is not known to hold.
     """
     known = p[plain & np.isfinite(p)]
     few = (known < UNLIKELY).sum() <= max(MANY * len(known), float(len(known) >= 5))

@@ -1,4 +1,4 @@
-"""What an audit says: one record per client, and a table to pass on."""
+"""The result of an audit: one record per client, and a table."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class ClientAudit:
     """One client: what it declared, what it seems to do, and the verdict.
 
     ``low`` and ``high`` are the ends of an interval at the audit's level. ``p`` is influence
-    at the horizon over the reference client's declared one; ``evidence`` the excess taper in
-    standard errors; ``since`` the round from which on the evidence has held, for accusations.
+    at the horizon, relative to the reference client's declared one; ``evidence`` the excess taper
+    in standard errors; ``since`` the round since which the evidence has held, for accusations.
     """
 
     client: int
@@ -62,7 +62,7 @@ class ClientAudit:
 
     @property
     def accused(self) -> bool:
-        """Whether the verdict says that it does not do what it declared."""
+        """Whether the verdict is that it does not do what it declared."""
         return self.verdict in ACCUSATIONS
 
 
@@ -95,7 +95,7 @@ class Audit:
 
     @property
     def caveat(self) -> str:
-        """What the witness cannot tell, and what no audit of updates can."""
+        """What this audit cannot tell, and what no audit of updates can."""
         return (
             LIMITS
             if self.witness != "norms"
@@ -124,7 +124,7 @@ class Audit:
         return self.names[client] if self.names else f"client {client}"
 
     def remarks(self) -> list[str]:
-        """The notes on single clients; what holds for all of them is in the caveat."""
+        """The notes on single clients; what applies to all of them is in the caveat."""
         pairs = [(c.client, note) for c in self.clients for note in c.notes]
         shared = (SIZES_ONLY, NO_WITNESS, MISFIT)
         shown = [f"{self.name(i)}: {n}" for i, n in pairs if n not in shared]

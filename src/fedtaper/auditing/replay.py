@@ -1,9 +1,9 @@
-r"""What a server that has data of its own expects each client to send.
+r"""What a server with its own data expects each client to send.
 
 The server replays the declared local updates from the shared model of a round on held-out data
-of the client's classes. The size of what comes out holds whatever a network does in a round:
-that a class is learnt, or that it is learnt within the round, so that the size hardly depends on
-the step sizes. A second replay with step sizes that taper faster says how much it does.
+of the client's classes. The resulting size reflects whatever a network does in a round: that a
+class has been learned, or that it is learned within the round, so that the size hardly depends on
+the step sizes. A second replay with step sizes that taper faster shows how much it does.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ class HeldOut:
 
     @classmethod
     def of_losses(cls, losses: Array, declared: Declared) -> HeldOut:
-        """From the held-out loss of each client's class, (rounds, L), where nothing is replayed.
+        """From the held-out loss of each client's class, (rounds, L), without any replay.
 
-        At loss l the class has probability exp(-l) and a softmax's gradient a size that goes
-        with 1 - exp(-l); the size sent goes with that times the step sum.
+        At loss l the class has probability exp(-l), and a softmax's gradient has a size
+        proportional to 1 - exp(-l); the size sent is proportional to that times the step sum.
         """
         if losses.shape != declared.sums.T.shape:
             raise FedtaperError(
                 f"held_out has losses of shape {losses.shape}; it must be {declared.sums.T.shape}"
             )
         if np.any(losses < 0):
-            raise FedtaperError("held_out has a negative loss; a cross-entropy is none")
+            raise FedtaperError("held_out has a negative loss, but a cross-entropy is at least 0")
         plain = declared.sums.T * -np.expm1(-losses)
         faster = plain * np.exp(-FASTER * declared.log_n.T)
         return cls(np.stack([plain, faster]), np.eye(losses.shape[1]))
@@ -67,7 +67,7 @@ class HeldOut:
         Args:
             run: a run that keeps its trajectory.
             data: one entry of ``client_data``, for all clients; or a list with one per client,
-                where the server knows what each of them holds.
+                if the server knows what each of them holds.
             seed: which seed of a run over many.
         """
         return replay_own(run, data, seed)
@@ -127,11 +127,13 @@ def replay_own(run: Run, data: Any, seed: int | None = None) -> HeldOut:
 
     e = run.experiment
     if not isinstance(e.problem, Custom):
-        raise FedtaperError(f"replays on data of your own need Custom, not {e.problem!r:.60}")
+        raise FedtaperError(f"replays on your own data need Custom(...), not {e.problem!r:.60}")
     if run.w is None or run.w0 is None or len(run.round) < int(run.round[-1]):
-        raise FedtaperError("replays need every round's model: run with a smaller model or thin=1")
+        raise FedtaperError(
+            "replays need the model of every round: use a smaller model, or run with thin=1"
+        )
     if run.many and seed not in run.seeds:
-        raise FedtaperError(f"a run over {len(run.seeds)} seeds is replayed one at a time: seed=")
+        raise FedtaperError(f"this run has {len(run.seeds)} seeds: choose one to replay with seed=")
     pick: Any = run.seeds.index(int(seed)) if run.many and seed is not None else slice(None)
     w = np.concatenate([run.w0[pick][None], run.w[pick][:-1]])
     clients, rounds = e.num_clients, len(w)
@@ -176,8 +178,8 @@ def fit_replayed(norms: Array, held_out: HeldOut) -> Fit:
        \qquad \rho_{ik} = \log(E'_{ik} / E_{ik}) / 0.24
 
     with E and E' the two replays. Clients fit their own samples better than held-out ones, so
-    honest ones shrink a little faster than expected. By how much is taken from the clients that
-    hold alike data; who has no such peers may lie anywhere from nothing to what others show.
+    honest ones shrink a little faster than expected. How much is estimated from the clients with
+    similar data; for a client without such peers it may be anything from 0 to what others show.
     """
     plain, faster = held_out.sizes.transpose(0, 2, 1)
     there = np.isfinite(norms) & (np.nan_to_num(norms) > 0) & (np.nan_to_num(plain) > 0)

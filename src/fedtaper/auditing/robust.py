@@ -11,7 +11,7 @@ ROUNDS = 128  # longer traces are averaged over stretches of rounds, evenly in l
 
 
 def bins(n: Array) -> NDArray[np.int64]:
-    """Which stretch each round belongs to: its own where there are few rounds."""
+    """Which stretch each round belongs to: its own if there are few rounds."""
     count = len(n)
     if count <= ROUNDS:
         return np.arange(count)

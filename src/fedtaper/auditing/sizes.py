@@ -1,18 +1,18 @@
-r"""How fast a client really tapers, from the sizes of what it sends alone.
+r"""How fast a client really tapers, from nothing but the sizes of what it sends.
 
 With :math:`g_{ik}` from :mod:`fedtaper.auditing.taper`, client i sends
 :math:`|u_{ik}| = g_{ik} |w_i - \bar w_k|`: the distance moves with the shared model, which sizes
 do not show. But where the model settles follows from the sizes: it is the mean of the clients'
-optima, each weighing its share :math:`q_{ik} = g_{ik} / \sum_j g_{jk}`, and so
+optima, each weighted by its share :math:`q_{ik} = g_{ik} / \sum_j g_{jk}`, and so
 
 .. math:: |w_i - \bar w_k| = (1 - q_{ik}) |w_i - m_{ik}|,
 
-with m_ik the mean of the *other* clients' optima, of weights :math:`q_{jk} / (1 - q_{ik})`. The
-first factor is known and is taken out. The second is constant while the others' weights keep
+with m_ik the mean of the *other* clients' optima, with weights :math:`q_{jk} / (1 - q_{ik})`. The
+first factor is known and is divided out. The second is constant while the others' weights keep
 their proportions; where they do not, m_ik moves by the change of each weight times that
-client's distance, in a direction that sizes cannot tell. That (drift), and the walk of the
-model about this place that the noise of the clients' updates gives, are not fitted: what they
-may do to an estimate, linear in the log sizes, is part of its standard error.
+client's distance, in a direction that sizes cannot show. This drift, and the walk of the
+model around this place that is caused by the noise of the clients' updates, are not fitted: their
+possible effect on an estimate, linear in the log sizes, is part of its standard error.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _State:
 
     @property
     def distance(self) -> Array:
-        """Distance that goes with it."""
+        """The distance that belongs to that curvature."""
         log = self.level + self.curvature - self.common
         return np.asarray(np.exp(np.clip(log, -14, 14)), dtype=np.float64)
 
@@ -95,8 +95,8 @@ class _Look:
 def fit_sizes(norms: Array, declared: Declared, rounds_each: Array) -> Fit:
     """From sizes (L, rounds), NaN where absent; ``rounds_each`` as for updates.
 
-    The curvatures are learnt with every client taken at its word (or at what has been shown
-    of it), then each client's excess beside its own curvature; and once more.
+    The curvatures are estimated with every client taken at its word (or at what has been shown
+    about it), then each client's excess together with its own curvature; and once more.
     """
     seen = _used(norms, declared, rounds_each)
     state = _start(seen)
@@ -126,7 +126,7 @@ def plausible(fit: Fit) -> bool:
 
 
 def _used(norms: Array, declared: Declared, rounds_each: Array) -> _Seen:
-    """Sizes from the round on at which the model has come from far to where it settles."""
+    """The sizes from the round on in which the model, coming from far, has settled."""
     there = (rounds_each > 0) & (np.nan_to_num(norms) > 0)
     logs = np.where(there, np.log(np.where(there, norms, 1.0)), 0.0)
     number = np.arange(norms.shape[1])
@@ -141,7 +141,7 @@ def _used(norms: Array, declared: Declared, rounds_each: Array) -> _Seen:
 
 
 def _start(seen: _Seen) -> _State:
-    """One curvature for all: the one whose bend the middle client follows best."""
+    """One curvature for all: the one whose bend the median client follows best."""
     clients, rounds = seen.logs.shape
     halfway = middle(seen.declared.sums[:, rounds // 2])
     grid = np.log(np.geomspace(1e-2, 3, 16) / halfway)
@@ -212,7 +212,7 @@ def _settle(seen: _Seen, state: _State, held: bool) -> tuple[_State, _Look, Arra
 
 
 def _learn(state: _State, variance: Array) -> _State:
-    """How alike the clients' curvatures are, learnt from them (one step of EM)."""
+    """How similar the clients' curvatures are, estimated from them (one step of EM)."""
     if len(variance) < 4:
         return state
     usual = middle(state.curvature)
@@ -221,10 +221,10 @@ def _learn(state: _State, variance: Array) -> _State:
 
 
 def _moving(seen: _Seen, state: _State, look: _Look) -> _State:
-    """Drift of the place where the model settles, and the model's walk about it.
+    """Drift of the place where the model settles, and the model's walk around it.
 
-    The model keeps 1 - mean g of its way off that place in a round, and the noises of the
-    clients' updates add to it.
+    In a round the model keeps a share 1 - mean g of its distance from that place, and the noises
+    of the clients' updates add to it.
     """
     far = np.minimum(state.distance, FARTHEST * middle(state.distance))[:, None]
     drift = COSINE * (((look.share - look.share.mean(axis=1)[:, None]) * far) ** 2).sum(axis=0)

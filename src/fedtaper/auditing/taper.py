@@ -98,11 +98,11 @@ def fit_updates(updates: Array, w: Array, declared: Declared, rounds_each: Array
 
 
 def fit_peers(sizes: Array, declared: Declared, rounds_each: Array) -> Fit:
-    """From sizes (L, rounds) beside one another, where no model of a round is to be trusted.
+    """From sizes (L, rounds) compared with one another, if no model of a round can be trusted.
 
-    What the clients share, round by round, is taken out whole; a client's excess is the slope
-    of what is left, and how much honest slopes differ is learnt from the clients themselves.
-    The first rounds, where everything moves, are left out.
+    What the clients have in common, round by round, is removed; a client's excess is the slope
+    of the rest, and how much honest slopes differ is estimated from the clients themselves.
+    The first rounds, in which everything moves, are left out.
     """
     later = np.arange(sizes.shape[1]) >= max(2, sizes.shape[1] // 10)
     there = (rounds_each > 0) & (np.nan_to_num(sizes) > 0) & later
@@ -203,7 +203,7 @@ class _Step:
 
 
 def _settled(move: tuple[Array, Array, Array]) -> bool:
-    """Whether curvature and excess of every client have stopped moving."""
+    """Whether every client's curvature and excess have converged."""
     return float(max(np.abs(move[1]).max(), np.abs(move[2]).max())) < 1e-4
 
 
@@ -215,7 +215,7 @@ def _grid(declared: Declared, low: float, high: float, count: int) -> Array:
 def _start_updates(
     u: Array, w: Array, declared: Declared, rounds_each: Array
 ) -> tuple[Array, Array, Array]:
-    """The best curvature and excess of a grid, each client for itself."""
+    """The best curvature and excess of a grid, for each client separately."""
     best = np.full(len(u), -np.inf)
     curvature, excess = np.zeros(len(u)), np.zeros(len(u))
     place = np.zeros((len(u), u.shape[2]))

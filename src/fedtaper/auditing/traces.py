@@ -43,9 +43,11 @@ def from_run(
     if schedules is not None:
         e = replace(e, schedules=schedules, behaviours=())
     if run.many and seed is None:
-        raise FedtaperError(f"a run over {len(run.seeds)} seeds is audited one at a time: seed=")
+        raise FedtaperError(f"this run has {len(run.seeds)} seeds: choose one to audit with seed=")
     if seed is not None and (not isinstance(seed, int | np.integer) or seed not in run.seeds):
-        raise FedtaperError(f"the run has no seed {seed!r:.80}")
+        raise FedtaperError(
+            f"the run has no seed {seed!r:.80}: choose one of {list(run.seeds)[:20]}"
+        )
     pick: Any = run.seeds.index(seed) if run.many and seed is not None else slice(None)
     index = run.round - 1
     last = int(run.round[-1])
@@ -79,7 +81,7 @@ def from_run(
 
 
 def _asked(e: Experiment, answers: Answers) -> Asked:
-    """The answers to challenges beside the step sizes that were declared for them."""
+    """The answers to challenges, with the step sizes that were declared for them."""
     assert e.challenges is not None
     index, made = answers.round - 1, e.challenges.steps(e.steps)
     last = int(index.max()) + 1 if index.size else 0

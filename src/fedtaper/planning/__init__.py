@@ -1,1 +1,1 @@
-"""From the influence that is wanted to step sizes."""
+"""From wanted influences to step sizes."""

@@ -1,8 +1,8 @@
 """From the influences you want at your horizon to the step sizes that give them.
 
-What is planned is effective influence: server weight times participation times the sum of the
-step sizes of the last round. Finite influences come from the scales c alone, at one delta, so
-they hold all through the run. Fading comes from delta, within assumption A2.
+Plans are about effective influence: server weight times participation times the sum of the
+step sizes of the last round. Finite influences come only from the scales c, at one delta, so
+they hold throughout the run. Fading comes from delta, within assumption A2.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ PRICES = "own loss, mean loss: their change for 1 % more influence of this clien
 class Plan:
     """Step sizes that give the influences asked for, and what they give.
 
-    ``experiment`` is ready to run; ``target`` what was asked for at the horizon (NaN for
-    clients that fade: what they have there follows from their fading), ``warnings`` what
-    could not be had, with the nearest that can.
+    ``experiment`` is ready to run; ``target`` is what was asked for at the horizon (NaN for
+    clients that fade: their influence there follows from the fading); ``warnings`` name what is
+    not possible, with the nearest that is.
     """
 
     experiment: Experiment
@@ -122,11 +122,11 @@ class Plan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """How to read the table, where it needs saying."""
+        """How to read the table, if that is not obvious."""
         return () if self.prices is None else (PRICES,)
 
     def toml(self) -> str:
-        """The experiment as TOML that ``fedtaper run`` takes."""
+        """The experiment as TOML for ``fedtaper run``."""
         return to_toml(self.experiment)
 
     def save(self, path: str | Path) -> Path:
@@ -165,13 +165,13 @@ def plan(
         rounds: the horizon.
         local_steps: updates per round, one or one per client; or ``local_epochs=``.
         problem: what the clients minimise. Without it a linear regression with ``num_clients``
-            clients of ``sizes`` samples stands in: influences depend on sizes alone, and
+            clients of ``sizes`` samples is used: influences depend only on sizes, and
             stability is not judged.
         num_clients: how many, if the target does not say.
         sizes: samples of each client.
-        c: the largest scale that is given out.
+        c: the largest scale of any client.
         delta: the taper of every client that does not fade.
-        offset: of all schedules; None: the one that avoids the climb of the first updates.
+        offset: of all schedules; None chooses one that avoids the climb of the first updates.
         settings: any other of an Experiment's: ``server``, ``clock``, ``participation``,
             ``batch_size``, ``local_epochs``, ...
 
@@ -184,8 +184,8 @@ def plan(
     known = problem is not None
     if not known and offset is None:
         raise FedtaperError(
-            "offset=None (--stable) goes by the curvature of the clients' losses: give problem= "
-            "(--file), or a number"
+            "offset=None (--stable) needs the curvature of the clients' losses: give problem= "
+            "(--file), or an offset"
         )
     if not known and settings.get("local_epochs") is not None and settings.get("clock") is None:
         settings["clock"] = "epoch"  # as for every problem that is trained in epochs
@@ -195,7 +195,10 @@ def plan(
     steps = tuple(local_steps) if isinstance(local_steps, Iterable) else local_steps
     base = Experiment(problem, start, rounds=rounds, local_steps=steps, **settings)
     if np.any(base.rates[(numbers > 0) | np.isnan(numbers)] == 0):
-        raise FedtaperError("a client that never takes part (participation 0) cannot count")
+        raise FedtaperError(
+            "a client that never takes part (participation 0) cannot have influence: give it a "
+            "target of 0"
+        )
     curvature = curvatures(base) if known else None
     if offset is None and curvature is not None:
         start = replace(start, offset=max(0.0, stability_at(base, curvature).safe_offset))
@@ -215,7 +218,7 @@ def plan(
 def _problem(problem: Any, target: Target, num_clients: int | None, sizes: Any) -> Any:
     if problem is not None:
         if sizes is not None:
-            raise FedtaperError("give problem= or sizes=, not both: a problem has its sizes")
+            raise FedtaperError("give problem= or sizes=, not both: a problem has its own sizes")
         check_problem("plan", problem)
         return problem
     count = num_clients
@@ -230,11 +233,11 @@ def _problem(problem: Any, target: Target, num_clients: int | None, sizes: Any) 
 
 
 def _scales(base: Experiment, numbers: Array, start: Power) -> list[Power]:
-    """Scales c that give the numbers at the horizon, the largest being the one given."""
+    """Scales c that give the numbers at the horizon; the largest is the given one."""
     if base.server.erases_influence:
         raise FedtaperError(
-            f"{base.server!r} undoes what step sizes give: a client counts much the same "
-            'whatever its steps; use Average() or Normalised(over="steps")'
+            f"{base.server!r} undoes the step sizes: a client counts about the same whatever "
+            'its steps; use Average() or Normalised(over="steps")'
         )
     stays = np.nan_to_num(numbers) > 0
     wanted = np.where(numbers == 0, np.nanmax(numbers), np.where(stays, numbers, 1.0))
@@ -252,7 +255,8 @@ def _fading(
     """The delta that fades a client as asked, or the nearest inside A2 and a warning."""
     if not 0 < fade.end < fade.start:
         raise FedtaperError(
-            f"client {client} cannot fade from {fade.start:.3g} to {fade.end:.3g}: it must fall"
+            f"client {client} cannot fade from {fade.start:.3g} to {fade.end:.3g}: it must fall, "
+            "and to more than 0"
         )
     usual = schedules[client]
     fall = fade.end / fade.start
@@ -263,7 +267,7 @@ def _fading(
         text.append(
             f"client {client} cannot fade to {fade.end:.3g} by round {fade.by} inside A2: that "
             f"needs delta = {delta:.3g}. With delta = 1, the fastest, it has "
-            f"{fade.start * has:.3g} then; to have {fade.end:.3g} then, let it start at "
+            f"{fade.start * has:.3g} then; to reach {fade.end:.3g} by then, let it start at "
             f"{fade.end / has:.3g}"
         )
         delta = FASTEST
@@ -279,7 +283,7 @@ def _sums(base: Experiment, client: int, usual: Power, round_: int, delta: float
 
 
 def _fall(base: Experiment, client: int, usual: Power, by: int, delta: float) -> float:
-    """By what factor the client falls from round 1 to a round, beside one that does not fade."""
+    """The factor by which the client falls from round 1 to a round, relative to the others."""
     mine = _sums(base, client, usual, by, delta) / _sums(base, client, usual, 1, delta)
     return (
         mine
@@ -315,20 +319,20 @@ def _vanishing(made: Experiment, numbers: Array) -> list[str]:
         out.append(
             f"client {i} cannot vanish by round {made.rounds}: with delta = 1, the fastest "
             f"inside A2, it has {left[i]:.3g} then{later}. For less, give it a small target "
-            "in place of 0"
+            "instead of 0"
         )
     return out
 
 
 def _on_scale(raw: Array, numbers: Array) -> Array:
-    """Influences scaled as the numbers are: the most wanted client has what was asked for it."""
+    """Influences on the target's scale: the client with the largest target has just that."""
     top = int(np.nanargmax(numbers))
     return raw / raw[top] * numbers[top]
 
 
 def _advice(made: Experiment, curvature: Array | None, known: bool) -> str:
     if not known:
-        return "stability: not judged, since that needs the problem (problem=, --file)"
+        return "stability: not judged; that needs the problem (problem=, --file)"
     if curvature is None:
-        return "stability: the curvature of so large a model was not measured"
+        return "stability: not judged; the model is too large to measure its curvature"
     return f"stability: {stability_at(made, curvature).advice}"

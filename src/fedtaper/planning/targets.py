@@ -31,7 +31,7 @@ RULES = (
 
 @dataclass(frozen=True)
 class Fade:
-    """From ``start`` in round 1 to ``end`` in round ``by``, beside a client that counts 1."""
+    """From ``start`` in round 1 to ``end`` in round ``by``, relative to a client that counts 1."""
 
     end: float
     by: int
@@ -39,9 +39,9 @@ class Fade:
 
 
 def are_texts(target: Any) -> bool:
-    """Whether these are rules in words."""
+    """Whether the target is rules in words."""
     if not isinstance(target, Iterable):
-        raise FedtaperError(f"target must be a number per client, or rules, not {target!r:.80}")
+        raise FedtaperError(f"target must be one number per client, or rules, not {target!r:.80}")
     return not isinstance(target, (str, Mapping)) and all(isinstance(t, str) for t in target)
 
 
@@ -57,7 +57,9 @@ def targets(target: Target, problem: Any) -> tuple[Array, dict[int, Fade]]:
     else:
         given = as_numbers("target", target)
         if given.shape != (count,):
-            raise FedtaperError(f"target has {given.size} values for {count} clients")
+            raise FedtaperError(
+                f"target has {given.size} values for {count} clients; give one per client"
+            )
         numbers = given.copy()
     if not (np.all(np.isfinite(numbers)) and np.all(numbers >= 0) and numbers.max() > 0):
         raise FedtaperError("targets must be finite, at least 0, and not all 0")
@@ -78,9 +80,11 @@ def _by_rules(rules: list[str], problem: Any) -> tuple[Array, dict[int, Fade]]:
             fades[client] = Fade(float(found[3]) / 100, int(found[4]), start)
             numbers[client] = np.nan
         elif not _EQUAL.fullmatch(text):
-            raise FedtaperError(f"no rule reads {rule!r}; write one such as {RULES}")
+            raise FedtaperError(f"cannot read the rule {rule!r}; write one such as {RULES}")
     if np.isnan(numbers).all():
-        raise FedtaperError("every client fades: influence is relative, so leave one that stays")
+        raise FedtaperError(
+            "every client fades: influence is relative, so at least one client must not fade"
+        )
     if not np.nanmax(numbers) > 0:
         raise FedtaperError("a client must count more than 0 times")
     return numbers, fades
@@ -92,7 +96,7 @@ def _named_client(name: str, problem: Any) -> int:
     split = problem.split if isinstance(problem, ImageClassification) else None
     if not isinstance(split, RareClass):
         raise FedtaperError(
-            'no client is rare here: plan with a problem split by RareClass, or say "client 0"'
+            'there is no rare client: plan with a problem split by RareClass, or write "client 0"'
         )
     return int(split.client)
 
@@ -100,5 +104,5 @@ def _named_client(name: str, problem: Any) -> int:
 def _client(client: Any, count: int) -> int:
     check_whole("a client in the target", client, low=0)
     if client >= count:
-        raise FedtaperError(f"the target names client {client}, but there are {count} (from 0)")
+        raise FedtaperError(f"the target names client {client}; the clients are 0 to {count - 1}")
     return int(client)
