@@ -1,6 +1,7 @@
 """claims.json: one folder for every claim, a stop loses only the claim in hand."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -52,6 +53,16 @@ def test_a_stopped_study_goes_on_and_its_report_says_what_is_missing(tmp_path):
     reproduce(claims(log), tmp_path, seeds=11, resume=True)  # other seeds: judged again
     assert log == ["R1", "R2", "T1"] * 2
     assert "Not judged" not in ft.report([tmp_path], tmp_path / "page.html").read_text()
+
+
+def test_a_claim_that_cannot_write_its_figure_is_one_line(tmp_path):
+    def full(study):
+        raise OSError(28, "No space left on device")
+
+    first, second, _ = claims([])
+    with pytest.raises(ft.FedtaperError, match="R2 stopped: No space left on device; resume"):
+        reproduce([first, replace(second, judge=full)], tmp_path, seeds=10)
+    assert ids(tmp_path) == (["R1"], ["R1", "R2"])
 
 
 def test_a_damaged_file_and_a_second_writer_are_told(tmp_path):

@@ -18,7 +18,7 @@ from fedtaper.experiment import Experiment
 from fedtaper.paper import ledger_file
 from fedtaper.results import Run
 from fedtaper.simulation.drive import run as simulate
-from fedtaper.storage import store
+from fedtaper.storage import durable, store
 
 Verdict = Literal["reproduced", "not-at-this-horizon", "not-with-these-settings"]
 
@@ -125,7 +125,13 @@ def reproduce(
                 continue
             say(f"{claim.id}: {claim.statement}")
             began = time.perf_counter()
-            outcome = claim.judge(study)
+            try:
+                outcome = claim.judge(study)
+            except OSError as trouble:  # a full disk, say; what was judged before is stored
+                raise FedtaperError(
+                    f"{claim.id} stopped: {durable.said(trouble)}; resume keeps the claims "
+                    "that were judged"
+                ) from trouble
             row = as_row(claim, outcome, time.perf_counter() - began)
             known[claim.id] = row | {"made": made}
             ledger_file.write(folder, [known[claim.id]], made)
