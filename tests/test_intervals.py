@@ -196,7 +196,7 @@ def test_an_experiment_s_own_prediction():
 
 def test_a_start_that_is_not_forgotten_is_noticed():
     early = ft.intervals(small(ft.Power(0.001, 0.76), rounds=20))
-    assert any("not forgotten" in note for note in early.notes)
+    assert any("still has an effect" in note for note in early.notes)
     assert not ft.intervals(small()).notes
 
 

@@ -103,7 +103,7 @@ def test_board_says_what_is_missing():
     )
     page = ft.board(ft.run(e, progress=False), [1, 1, 1, 1, 1, 2])
     assert page.intervals is None
-    assert any(text.startswith("Intervals: not here") for text in page.missing)
+    assert any(text.startswith("Intervals: missing") for text in page.missing)
     np.testing.assert_allclose(page.asked.sum(), 1)
 
 
@@ -113,7 +113,7 @@ def test_board_counts_what_the_audit_cannot_tell():
     page = ft.board(ft.run(e, updates=True, progress=False))
     verdicts = [c.verdict for c in page.audit.clients]
     assert all(v.startswith("cannot tell") for v in verdicts)
-    assert "Audited: of 6 of 6 this run cannot tell." in page.sentences()
+    assert "Audited: this run cannot tell for 6 of 6." in page.sentences()
     cheat = ft.Experiment(
         regression().problem, ft.Power(0.05, 0.76, 50), 300, 5, behaviours={2: ft.Idle()}
     )
@@ -133,7 +133,7 @@ def test_board_of_a_steered_run_is_certified_and_in_the_report(tmp_path):
     np.testing.assert_allclose(page.given, run.experiment.influence().share)
     assert page.gap < 1e-6
     text = ft.report(run, tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "Asked, given, certified" in text and "What the controller gave" in text
+    assert "Asked, given, certified" in text and "The controller&#x27;s factors" in text
     done = CliRunner().invoke(app, ["board", str(tmp_path / "run")])
     assert done.exit_code == 0 and "Certified" in done.output, done.output
     done = CliRunner().invoke(app, ["board", str(tmp_path / "run"), "--goal", "q"])

@@ -256,7 +256,7 @@ def test_assumptions_that_fail():
     assert "delta > 3/4" in check(outside(lambda: ft.Power(0.1, 0.6)))["A2"].why
     assert "finite sum" in check(outside(lambda: ft.Power(0.1, 1.5)))["A2"].why
     blown = check(ft.Constant(0.1))
-    assert blown["A3"].status == "fails" and "fold a round" in blown["A3"].number
+    assert blown["A3"].status == "fails" and "fold per round" in blown["A3"].number
     same = ft.LinearRegression(true_w=(1, 2, 3), snr_db=np.inf)
     needs = {need.asks: need.status for need in check(SLOW, problem=same).needs}
     assert needs["gradient dissimilarity bounded"] == "holds"

@@ -111,5 +111,5 @@ def test_wrong_use_says_what_to_do(small):
         ft.tracking_error(replace(small, w=None))
     with pytest.raises(ft.FedtaperError, match="no window starts"):
         ft.tracking_error(small).fall((1, 2), (3, 4))
-    with pytest.raises(ft.FedtaperError, match="3 windows or more"):
+    with pytest.raises(ft.FedtaperError, match="at least 3 windows"):
         ft.tracking_error(small, 0.1, starts=[10, 20]).fit()

@@ -26,7 +26,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Board:
-    """Asked, given, certified: data for a page, with what could not be had and why.
+    """Asked, given, certified: data for a page, with what is missing and why.
 
     Attributes:
         goal: what was asked for, in words.
@@ -34,9 +34,9 @@ class Board:
         given: its effective share in the run's last round, (L,).
         audit: what the clients' updates show, if the run kept them.
         intervals: every client's loss with its interval, if they can be computed.
-        contributions: what each client brought, if that can be computed.
+        contributions: what each client contributed, if that can be computed.
         gap: the certificate of the goal, NaN without one.
-        missing: what is not here, and why, one sentence each.
+        missing: what is missing, and why, one sentence each.
     """
 
     goal: str
@@ -88,17 +88,17 @@ class Board:
 
     @property
     def _audited(self) -> str:
-        """What the audit found: who kept to it, who did not, of whom nothing is known."""
+        """What the audit found: how many did as declared, who did not, how many are unknown."""
         assert self.audit is not None
         count = len(self.audit.clients)
         kept = sum(c.verdict == "as declared" for c in self.audit.clients)
         accused = [label(self.names, i) for i, c in enumerate(self.audit.clients) if c.accused]
         unknown = count - kept - len(accused)
-        parts = [f"{kept} of {count} clients did as they declared"] if kept or accused else []
+        parts = [f"{kept} of {count} clients did what they declared"] if kept or accused else []
         if accused:
             parts.append(f"{len(accused)} did not ({', '.join(accused)})")
         if unknown:
-            parts.append(f"of {unknown} of {count} this run cannot tell")
+            parts.append(f"this run cannot tell for {unknown} of {count}")
         return "; ".join(parts)
 
     def __str__(self) -> str:
@@ -116,13 +116,13 @@ def board(
     seed: int | None = None,
     quick: bool = False,
 ) -> Board:
-    """Everything about a run that the people who answer for it need, as data.
+    """Everything that the people responsible for a run need to know about it, as data.
 
     Args:
-        run: what was run; one seed of it where there are many.
+        run: the run; if it has many seeds, one of them is used.
         asked: what was planned: a ``Fair``, or influences. By default, for a steered run of a
-            convex problem, what serves its goal best; else the run's own: what was given is
-            then what was asked.
+            convex problem, the influences that serve its goal best; otherwise the run's own, so
+            that what was given is what was asked.
         level: of the intervals.
         seed: which seed of a run over many; by default the first.
         quick: whether to leave out what takes more than a moment: exact answers about a torch
@@ -147,7 +147,7 @@ def board(
         try:
             return make()
         except FedtaperError as problem:
-            missing.append(f"{what}: not here, since {problem}.")
+            missing.append(f"{what}: missing, because {problem}.")
             return None
 
     exact = is_quadratic(e.problem) or not quick
@@ -158,17 +158,17 @@ def board(
     if isinstance(asked, Fair):
         goal, target, gap = f"goal {asked.goal}", asked.p, asked.gap
     else:
-        goal, gap = "the influences as planned", np.nan
+        goal, gap = "the planned influences", np.nan
         if e.steering is not None:
-            goal = f"goal {e.steering.goal}, steered while it trained"
+            goal = f"goal {e.steering.goal}, steered during training"
         target = given if asked is None else shares(asked, e.num_clients)
     audited = None
     if run.updates is not None or run.challenges is not None:
         audited = attempt("Audit", lambda: audit(run))
     else:
-        missing.append("Audit: not here, since the run kept no updates (updates=True).")
+        missing.append("Audit: missing, because the run kept no updates (updates=True).")
     if not exact:
-        missing.append("Intervals, contributions: not here; ft.board or fedtaper board has them.")
+        missing.append("Intervals, contributions: not shown here; use ft.board or fedtaper board.")
     return Board(
         goal=goal,
         asked=target,
@@ -184,7 +184,7 @@ def board(
 
 def _one_seed(run: Run, seed: int) -> Run:
     if seed not in run.seeds:
-        raise FedtaperError(f"the run has no seed {seed}: choose one of {run.seeds[:5]} ...")
+        raise FedtaperError(f"the run has no seed {seed}: choose one of {list(run.seeds)[:20]}")
     k = run.seeds.index(seed)
 
     def pick(values: Any) -> Any:

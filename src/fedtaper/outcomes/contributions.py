@@ -1,9 +1,9 @@
-"""Who brought how much: Shapley values and leave-one-out, in units of the loss.
+"""How much each client contributed: Shapley values and leave-one-out, in units of the loss.
 
-A coalition S trains with its own members' influences alone; what it is worth is by how much
-the loss of its model is below that of no training at all. The Shapley value is a client's
-mean marginal contribution over all orders of joining: it shares out the whole worth, and is 0
-for a client that changes nothing.
+A coalition S trains with only its own members' influences; its worth is by how much the loss of
+its model is below that of no training at all. The Shapley value is a client's mean marginal
+contribution over all orders of joining: the values add up to the total worth, and the value of a
+client that changes nothing is 0.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ LEAST = 20  # permutations
 
 @dataclass(frozen=True)
 class Contributions:
-    """What each client brought, in units of the loss.
+    """What each client contributed, in units of the loss.
 
     Attributes:
         shapley: each client's Shapley value, (L,); they add up to ``worth``.
         low, high: a 95 % interval for each; the value itself where it is exact.
         leave_one_out: by how much the loss grows without the client.
-        for_whom: what client i (row) brought to client j's loss (column), (L, L); its mean
+        for_whom: what client i (row) contributed to client j's loss (column), (L, L); its mean
             over the columns, weighted as the losses are, is ``shapley``.
         worth: by how much all together are better than no training.
         coalitions: how many models were solved or evaluated for it.
         exact: whether all coalitions were.
-        source: of what these are the contributions, in words.
+        source: how the contributions were computed, in words.
     """
 
     shapley: Array
@@ -87,9 +87,9 @@ class Contributions:
         if len(below):
             who = ", ".join(label(self.names, int(i)) for i in below)
             out.append(
-                f"Below 0: {who}. Over all orders of joining they raise the mean loss: their "
-                "data differs from the others'. That is no misconduct. Whether a client did "
-                "what it declared is what the audit says."
+                f"Below 0: {who}. On average over all orders of joining they raise the mean loss: "
+                "their data differs from the others'. That is not misconduct. Whether a client "
+                "did what it declared is for the audit to say."
             )
         return tuple(out)
 
@@ -100,7 +100,7 @@ class Contributions:
         return html(self.title, self.rows(), self.notes)
 
     def plot(self, path: str | Path) -> Path:
-        """Draw the values with their intervals, beside who brought what to whom."""
+        """Draw the values with their intervals, and who contributed what to whom."""
         from fedtaper.show.outcomes import contributed
 
         return contributed(self, as_path(path))
@@ -122,10 +122,10 @@ def contributions(
     Args:
         source: a convex problem, or an experiment: the influences are then its effective
             ones at the horizon. Or a run that kept its updates (``updates=True``) and models:
-            then each round's updates are shared out, without any retraining.
+            then each round's gain is divided among its updates, without any retraining.
         p: influences, for a problem; equal by default.
         held_out: a problem with the same model and clients and other samples, whose losses
-            count; by default the training losses.
+            are used; by default the training losses.
         weights: how much each client's loss counts; equal by default.
         nobody: the model of the empty coalition; all zeros by default.
         method: "exact" solves all 2^L coalitions (up to 15 clients), "sampled" draws
@@ -159,7 +159,7 @@ def contributions(
     if first.shape != (losses.dim,) or not np.all(np.isfinite(first)):
         raise FedtaperError(f"nobody must be a model of {losses.dim} finite numbers")
     if (judged.clients, judged.dim) != (losses.clients, losses.dim):
-        raise FedtaperError("held_out must have the same clients and the same model")
+        raise FedtaperError("held_out must have the same number of clients and the same model")
     game = _retrained(losses, judged, share, first)
     text = "Contributions by retraining" + ("" if held_out is None else ", on held-out data")
     exact = _chosen(method, count)
@@ -233,7 +233,7 @@ def _sampled(
 ) -> tuple[Array, Array, Array, int]:
     """Mean marginal contributions over permutations, each with its reverse.
 
-    The pair is one draw of the mean, so that the interval counts what the reverse saves.
+    The pair is one draw of the mean, so that the interval includes what the reverse saves.
     """
     from scipy.special import stdtrit
 

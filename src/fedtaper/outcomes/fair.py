@@ -1,4 +1,4 @@
-"""Fair by choice: the influences whose equilibrium serves a goal, with a certificate."""
+"""Fairness by choice: the influences whose equilibrium serves a goal, with a certificate."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Fair:
         goal: its name, with its parameter.
         p: each client's share of the influence, (L,); sums to 1.
         w: the model w*(p).
-        before, after: each client's loss with the influences compared with (equal ones, by
-            default), and with p. On held-out data where it was given.
-        share_before: the influences compared with.
+        before, after: each client's loss with the influences of the comparison (equal ones, by
+            default), and with p. On held-out data if that was given.
+        share_before: the influences of the comparison.
         limits: the largest loss allowed for each client, infinity where there is no limit.
         gap: how much better than p any model could be at most, in the losses' unit: the
-            duality gap of the convex problem. NaN where there is no such certificate.
+            duality gap of the convex problem. NaN if there is no such certificate.
         excess: the most by which a limit is exceeded (0, up to rounding).
         multipliers: by how much the goal would improve for each unit by which a client's
             limit was raised.
@@ -97,7 +97,7 @@ class Fair:
         """Step sizes that give these influences at the horizon: ``ft.plan`` for p.
 
         A client with share 0 gets ``floor`` times the largest share: a step size cannot be
-        0, and vanishing takes longer than most runs. All other settings are ``ft.plan``'s.
+        0, and vanishing takes longer than most runs. All other settings are those of ``ft.plan``.
         """
         target = np.maximum(self.p / self.p.max(), floor)
         return plan(target.tolist(), rounds, local_steps, problem=self.problem, **settings)
@@ -141,12 +141,12 @@ def fair(
             constraint names, or all but the worst.
         q: of the goal "q"; 0 gives the mean, larger values count large losses more.
         t: of the goal "tilt", per unit of loss; a large one gives nearly "minmax".
-        baseline: of the goal "proportional": the loss from which on a client has no gain,
+        baseline: of the goal "proportional": the loss above which a client has no gain,
             one number or one per client. By default twice the worst loss with ``before``.
         before: influences to compare with; by default equal ones.
         held_out: a problem with the same model and clients but other samples. Goal,
-            constraints and losses are then about these, while the model still trains on
-            ``problem``. There is no certificate then.
+            constraints and losses then refer to these, while the model still trains on
+            ``problem``. Then there is no certificate.
 
     >>> import fedtaper as ft
     >>> found = ft.fair(ft.LinearRegression(), "minmax")
@@ -190,7 +190,7 @@ def fair(
 
 
 def alone(losses: Losses, judged: Losses, start: Array) -> Array:
-    """Each client's loss with the model that it would train alone."""
+    """Each client's loss with the model that it would train by itself."""
     every = np.eye(losses.clients)
     models = [minimiser(losses, row, start) for row in every]
     return np.array([judged.values(w)[i] for i, w in enumerate(models)])
@@ -201,7 +201,7 @@ def _alike(problem: Any, held_out: Any) -> Losses:
     have, want = ((p.num_clients, p.dim) for p in (held_out, problem))
     if have != want:
         raise FedtaperError(
-            f"held_out has {have[0]} clients and {have[1]} parameters, the problem {want[0]} "
+            f"held_out has {have[0]} clients and {have[1]} parameters, the problem has {want[0]} "
             f"and {want[1]}: they must match"
         )
     return losses_of(held_out)
@@ -227,8 +227,8 @@ def _gap(losses: Losses, goal: Goal, limits: Limits, found: Point, w: Array) -> 
 
     For weights s = dphi/df (summing to 1) and multipliers m, phi(f(v)) - phi(f(w)) is at
     least s'(f(v) - f(w)), and m'(f(v) - u) is at most 0 for every v below the limits u; so
-    the gap is s'f(w) + m'u less the smallest value of (s + m)'f. That is taken at w*(s + m),
-    less the Newton decrement that is left there.
+    the gap is s'f(w) + m'u minus the smallest value of (s + m)'f. That is evaluated at w*(s + m),
+    minus the Newton decrement that is left there.
     """
     slopes = found.slopes / found.slopes.sum()
     multipliers = found.multipliers / found.slopes.sum()
@@ -254,7 +254,7 @@ def _searched(
     if np.max(over) > 1e-4 * typical(judged, w0):
         who = client_names(np.flatnonzero(over > 0))
         raise FedtaperError(
-            f"no influences were found that keep every limit: {who} by up to "
+            f"no influences were found that keep every limit: {who} up to "
             f"{np.max(over):.4g} above; raise a limit"
         )
     return p, w, np.full(len(p), np.nan), math.nan
@@ -282,13 +282,13 @@ def _notes(
     if after.max() > before.max() * (1 + 1e-9) and not goal.worst:
         yield (
             f"This goal makes the worst client worse off ({before.max():.5g} to "
-            f'{after.max():.5g}). It is no protection of the worst: that is "minmax".'
+            f'{after.max():.5g}). It does not protect the worst client; "minmax" does.'
         )
     harmed = np.flatnonzero(after > 1.1 * before)
     if len(harmed):
         yield f"More than 10 % worse off than before: {client_names(harmed)}."
     for i in np.flatnonzero(np.nan_to_num(multipliers) > 1e-6):
         yield (
-            f"Client {i} is at its limit of {limits.losses[i]:.5g}: each unit more would "
+            f"Client {i} is at its limit of {limits.losses[i]:.5g}: raising it by one unit would "
             f"improve the goal by {multipliers[i]:.3g}."
         )

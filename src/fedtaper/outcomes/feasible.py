@@ -1,4 +1,4 @@
-"""A model strictly below every limit, or a sentence that says there is none."""
+"""A model strictly below every limit, or an error that says there is none."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _own_hint(limits: Limits) -> str:
     if not any("than" in word and ("alone" in word or "own" in word) for word in limits.words):
         return ""
     return (
-        ". On the samples it trains on nothing beats a client's own model: compare on other "
+        ". On its training samples nothing beats a client's own model: compare on other "
         "samples with held_out=, or allow a percentage"
     )
 

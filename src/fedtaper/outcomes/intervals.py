@@ -23,12 +23,12 @@ Array = NDArray[np.float64]
 Method = Literal["plug-in", "scaling"]
 METHODS = ("plug-in", "scaling")
 EARLY = (
-    "The first model is not forgotten yet: these intervals are too narrow. Run longer, or with "
+    "The first model still has an effect: these intervals are too narrow. Run longer, or with "
     "larger steps."
 )
 SHORT = (
-    "The run is only {times:.0f} times as long as its models remember: intervals by random "
-    "scaling then cover less than they say (88 to 93 % in place of 95 at 10 to 25 times)."
+    "The run is only {times:.0f} times as long as the memory of its models: intervals by random "
+    "scaling then cover less than stated (88 to 93 % instead of 95 % at 10 to 25 times)."
 )
 DRAWS = 4000  # of the model's error, for the losses
 
@@ -42,7 +42,7 @@ class Band:
     high: Array
 
     def covers(self, truth: Any) -> NDArray[np.bool_]:
-        """Whether each interval holds its truth."""
+        """Whether each interval contains its true value."""
         return np.asarray((self.low <= truth) & (truth <= self.high))
 
 
@@ -52,11 +52,11 @@ class Intervals:
 
     Attributes:
         model: for every parameter of the target.
-        losses: for every client's loss at the target; None where the problem cannot tell.
+        losses: for every client's loss at the target; None if the problem has no losses.
         weighted: for the loss weighted by the influences, which the target minimises.
         target: what the intervals are for, in words.
-        method, level, n: how, how sure, and at which clock value.
-        covariance: of the model, where it was computed.
+        method, level, n: the method, the level, and the clock value.
+        covariance: of the model, if it was computed.
         notes: what to know before using them, in words.
     """
 
@@ -123,19 +123,19 @@ def intervals(
     """Error bars for what a run has reached, or for what an experiment will reach.
 
     The target is w*(p_n), the optimum of the influences at clock n. A run's model differs
-    from it by the noise of mini-batches and absences, and by a lag that is computed and taken
-    off. With method "plug-in" the covariance is computed from the clients' Hessians and
+    from it by the noise of mini-batches and absences, and by a lag that is computed and
+    subtracted. With method "plug-in" the covariance is computed from the clients' Hessians and
     gradient noise; with "scaling" it is not needed: the average of the run's own models is
     compared with its fluctuations, for any number of parameters.
 
     Args:
         source: a run, or an experiment: then the intervals say where its model will be.
-        level: how sure; for "scaling" 0.8, 0.9, 0.95 or 0.98.
+        level: of the intervals; for "scaling" 0.8, 0.9, 0.95 or 0.98.
         method: "plug-in" (convex problems, mini-batches with replacement, up to 500
             parameters) or "scaling" (runs that keep their models).
         of: "data": the target is the optimum for the clients' own samples. "population": that
-            for the distribution they were drawn from (independent samples), so that which
-            samples were drawn counts too; plug-in only. For a stream of fresh samples it is
+            for the distribution they were drawn from (independent samples), so the choice of
+            samples adds to the uncertainty; plug-in only. For a stream of fresh samples it is
             always the population.
         n: the clock value, for an experiment; by default its last.
 
@@ -153,11 +153,11 @@ def intervals(
         check_number("n", n, low=1)
     if isinstance(source, Experiment):
         if method == "scaling":
-            raise FedtaperError('method="scaling" needs a run: it is made from its models')
+            raise FedtaperError('method="scaling" needs a run: it is computed from its models')
         return _predicted(source, level, of, n)
     check_type("intervals", source, Run)
     if source.w is None or not len(source.round):
-        raise FedtaperError("this run keeps no models (w is None): intervals need them")
+        raise FedtaperError("this run kept no models (w is None): intervals need them")
     if method == "scaling":
         if of == "population":
             raise FedtaperError('of="population" needs method="plug-in"')
@@ -213,7 +213,7 @@ def _normal_quantile(level: float) -> float:
 def _losses(
     theory: Fluctuation, estimate: Array, covariance: Array, level: float
 ) -> tuple[Band, Band]:
-    """For each seed: losses less the quantiles of what the model's error adds to them.
+    """For each seed: losses minus the quantiles of what the model's error adds to them.
 
     With error z the loss is off by g'z + z'H z / 2; the weighted loss, whose gradient at the
     target is 0, by z'H z / 2 alone, so its interval is one-sided.

@@ -29,14 +29,14 @@ WORDS = (
 
 @dataclass(frozen=True)
 class Limits:
-    """What the constraints in words come to: the largest loss allowed for each client."""
+    """The meaning of constraints in words: the largest loss allowed for each client."""
 
     losses: Array
     words: tuple[str, ...] = ()
 
     @property
     def any(self) -> bool:
-        """Whether there is one."""
+        """Whether there is any limit."""
         return bool(np.isfinite(self.losses).any())
 
 
@@ -57,7 +57,7 @@ def limits_of(words: str | Iterable[str], equal: Array, alone: Any) -> Limits:
         if found := _BELOW.fullmatch(plain):
             client = int(found[1])
             if client >= len(equal):
-                raise FedtaperError(f"{text!r}: there are {len(equal)} clients, counted from 0")
+                raise FedtaperError(f"{text!r}: the clients are 0 to {len(equal) - 1}")
             named.add(client)
             limit[client] = min(limit[client], float(found[2]))
         elif found := _ALONE.fullmatch(plain):
@@ -67,7 +67,7 @@ def limits_of(words: str | Iterable[str], equal: Array, alone: Any) -> Limits:
         elif found := _REST.fullmatch(plain):
             rest.append(1 + float(found[1]) / 100)
         else:
-            raise FedtaperError(f"no constraint reads {text!r}; write one such as {WORDS}")
+            raise FedtaperError(f"cannot read the constraint {text!r}; write one such as {WORDS}")
     helped = named or {int(np.argmax(equal))}
     others = np.array([i not in helped for i in range(len(equal))])
     for factor in rest:

@@ -49,7 +49,7 @@ def price(
         method: "exact", "runs", or "auto": exact where the model has at most 2,000 parameters.
         seeds: of the paired runs; at least 2.
         change: by how much the scale is changed in paired runs; the result is per 1 %.
-        clients: whose influence is changed, in paired runs; by default every client's. Each
+        clients: the clients whose influence is changed in paired runs; by default all. Each
             costs one more run per seed.
 
     >>> import fedtaper as ft
@@ -72,7 +72,7 @@ def price(
         try:
             return replace(exact_price(problem, share), names=_names(e))
         except FedtaperError as trouble:
-            hint = "" if e is None else '; paired runs need none of this: method="runs"'
+            hint = "" if e is None else '; paired runs do not need this: method="runs"'
             raise FedtaperError(f"{trouble}{hint}") from None
     if e is None:
         raise FedtaperError("prices by paired runs need an experiment, not only a problem")
@@ -96,7 +96,7 @@ def _paired(
         raise FedtaperError(f"change must be above -1 and not 0, such as 0.25, not {change!r}")
     who = tuple(range(e.num_clients)) if clients is None else tuple(whole_list("clients", clients))
     if not who or max(who) >= e.num_clients:
-        raise FedtaperError(f"clients are numbers from 0 to {e.num_clients - 1}, not {who}")
+        raise FedtaperError(f"clients must be numbers from 0 to {e.num_clients - 1}, not {who}")
     judge = TorchLosses(as_network(e.problem), evaluating=True)
     scale = PERCENT / math.log1p(change)
     found, base = np.empty((len(seeds), len(who), e.num_clients)), []
@@ -130,7 +130,7 @@ def _more(e: Experiment, client: int, change: float) -> tuple[Any, ...]:
     out = list(e.schedules)
     mine = out[client]
     if not isinstance(mine, Power):
-        raise FedtaperError(f"paired runs change the scale c of a Power, not of {mine!r}")
+        raise FedtaperError(f"paired runs change the scale c of a Power, but got {mine!r}")
     out[client] = replace(mine, c=mine.c * (1 + change))
     return tuple(out)
 

@@ -1,10 +1,10 @@
 """Contributions from a run's recorded updates, without retraining.
 
 In each round a coalition's model is the round's first model moved by its own members'
-updates: w + sum over S of q_i u_i. What a coalition is worth in the round is by how much that
-lowers the loss. Rounds in which all together hardly change it are left out (truncation), and
-the rounds' values are added up. It is an approximation: without a client the later rounds
-would have started elsewhere.
+updates: w + sum over S of q_i u_i. The coalition's worth in the round is by how much that
+lowers the loss. Rounds in which all clients together hardly change it are left out (truncation),
+and the rounds' values are added up. It is an approximation: without a client the later rounds
+would have started from other models.
 """
 
 from __future__ import annotations
@@ -35,17 +35,22 @@ def from_updates(
     """Shapley values of a run's rounds, added up."""
     began = time.perf_counter()
     if run.many:
-        raise FedtaperError("contributions are those of one run: run one seed with updates=True")
+        raise FedtaperError("contributions need a run of one seed: run one seed with updates=True")
     if run.updates is None or run.w is None or run.w0 is None:
         raise FedtaperError(
-            "this run has no updates or models to share out: run it with updates=True (a model of "
-            "more than 20,000 parameters keeps none)"
+            "this run has no updates or models to compute contributions from: run it with "
+            "updates=True (a model of more than 20,000 parameters keeps none)"
         )
     e = run.experiment
     if e.server.rescales:
-        raise FedtaperError(f"{e.server!r} rescales updates: they cannot be shared out")
+        raise FedtaperError(
+            f"{e.server!r} rescales updates, so the gain of a round cannot be divided among them: "
+            "use Average()"
+        )
     if len(run.round) != e.rounds or np.any(np.diff(run.round) != 1):
-        raise FedtaperError("this run left out rounds (thin): contributions need every round")
+        raise FedtaperError(
+            "this run did not record every round (thin): contributions need all rounds"
+        )
     losses: Losses = evaluated(e.problem if held_out is None else held_out)
     counts = shares(np.ones(losses.clients) if weights is None else weights, losses.clients)
     before = np.concatenate([run.w0[None], run.w[:-1]])
@@ -69,16 +74,16 @@ def from_updates(
 def _updates(run: Run, before: Array, kept: NDArray[np.int64]) -> Array:
     """What the clients sent in those rounds, (kept, L, d).
 
-    Networks record sketches of their updates. Then the rounds that count are trained once
-    more, each from the model it started from, with the same mini-batches.
+    Networks record sketches of their updates. Then the rounds that count are trained again,
+    each from the model it started from, with the same mini-batches.
     """
     e, found = run.experiment, np.asarray(run.updates)
     if found.shape[-1] == e.problem.dim:
         return found[kept]
     if e.behaviours or not e.in_step or e.local.keeps == "run" or e.local.receives:
         raise FedtaperError(
-            "this run keeps sketches of its updates, and they cannot be worked out again for late "
-            "or misbehaving clients or rules that remember: they cannot be shared out"
+            "this run keeps only sketches of its updates, and the updates cannot be computed again "
+            "for late or misbehaving clients or rules with memory"
         )
     seed = run.seeds[0]
     state = engines.init(e, np.array([seed]), False)

@@ -1,7 +1,7 @@
 """Intervals from the path of the averaged model alone, by random scaling.
 
-The Polyak-Ruppert average of the shared models, over the size of its own fluctuations, has a
-limit law without unknowns (Lee et al. 2022; for local updates Li et al. 2022): neither
+The Polyak-Ruppert average of the shared models, divided by the size of its own fluctuations, has
+a limit law without unknowns (Lee et al. 2022; for local updates Li et al. 2022): neither
 Hessians nor gradient noise are needed, and any number of parameters costs no more than one
 pass over the record.
 """
@@ -26,7 +26,7 @@ def critical(level: float) -> float:
     """The half width of an interval, in units of the scale."""
     if level not in CRITICAL:
         known = ", ".join(f"{one:g}" for one in CRITICAL)
-        raise FedtaperError(f"intervals by random scaling have level {known}, not {level!r}")
+        raise FedtaperError(f"level must be {known} for random scaling, not {level!r}")
     return CRITICAL[level]
 
 
@@ -35,9 +35,9 @@ def average(path: Array, rounds: NDArray[np.int64]) -> tuple[Array, Array, Array
 
     .. math:: \hat V = \frac1{n^2} \sum_s \frac{s^2}{n^2} (\bar w_s - \bar w_n)^2 \, \Delta s
 
-    with s counting rounds from the end of the burn-in; rounds may be unevenly recorded. A
-    path whose correlation fades with a memory time of a share x of its length makes this too
-    small by the factor 1 - 5 x, and the average's variance by 1 - x; both are put right.
+    with s counting rounds from the end of the burn-in; rounds may be unevenly recorded. If a
+    path's correlation fades with a memory time that is a share x of its length, this is too
+    small by the factor 1 - 5 x, and the average's variance by 1 - x; both are corrected.
     """
     first = int(len(rounds) * BURN_IN)
     if len(rounds) - first < FEWEST:

@@ -21,7 +21,7 @@ STARTS = 4
 
 
 class _Path:
-    """Held-out losses at w*(p) and their derivatives by p, for the last p asked for."""
+    """Held-out losses at w*(p) and their derivatives by p, cached for the last p."""
 
     def __init__(self, losses: Losses, judged: Losses, w: Array, scale: float) -> None:
         self.losses, self.judged, self.scale = losses, judged, scale

@@ -1,4 +1,4 @@
-"""Fair while training: a run whose scales a controller moves towards a goal."""
+"""Fairness while training: a run whose scales a controller moves towards a goal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Steered:
-    """A run whose influences were steered; ``run`` is all of it."""
+    """A run whose influences were steered; ``run`` is the whole Run."""
 
     run: Run
 
@@ -33,7 +33,7 @@ class Steered:
 
     @property
     def looks(self) -> Looks:
-        """What the controller saw and gave."""
+        """What the controller saw and did."""
         assert self.run.looks is not None
         return self.run.looks
 
@@ -49,7 +49,7 @@ class Steered:
 
     @property
     def losses(self) -> Array:
-        """Every client's loss then, (looks, L)."""
+        """Every client's loss at each look, (looks, L)."""
         return self.looks.losses
 
     @property
@@ -82,15 +82,15 @@ def steer(
 ) -> Steered:
     """Train, and move the clients' scales towards a fairness goal while doing so.
 
-    The same as ``ft.run`` of an experiment with ``steering=ft.Steering(goal, ...)``, where
-    every setting is explained.
+    The same as ``ft.run`` of an experiment with ``steering=ft.Steering(goal, ...)``; see there
+    for every setting.
 
     Args:
         experiment: the starting point.
         goal: "minmax", "q", "tilt" or "proportional", as for ``ft.fair``.
         every: rounds between two looks.
         rate: size of the first move.
-        bound: no client's influence is less than the largest over this.
+        bound: no client's influence falls below the largest divided by this.
         judge: a function from the model to every client's loss, or a problem with held-out
             samples of every client; by default the clients' own training losses.
         q: of the goal "q".

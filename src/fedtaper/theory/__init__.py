@@ -1,1 +1,1 @@
-"""The theorem as tools: assumptions, the bound's terms, noise sums, probability one."""
+"""The theorem as tools: assumptions, the terms of the bound, noise sums, probability one."""

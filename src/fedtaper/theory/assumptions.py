@@ -1,4 +1,4 @@
-"""Do the theorem's assumptions (A1 to A5) hold for an experiment, and what the baselines need."""
+"""Do the theorem's assumptions (A1 to A5) hold for an experiment, and what do baselines need?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THEORIES = ("this", "FedAvg", "FedProx", "FedNova")
 
 @dataclass(frozen=True)
 class Need:
-    """What a theory asks (the paper's table of assumptions), and whether it is so here."""
+    """What a theory needs (the paper's table of assumptions), and whether it holds here."""
 
     asks: str
     needed_by: tuple[str, ...]
@@ -38,7 +38,7 @@ class Assumptions:
 
     @property
     def holds(self) -> bool:
-        """No assumption fails."""
+        """Whether no assumption fails."""
         return all(row.status != "fails" for row in self.rows)
 
     def __getitem__(self, id: str) -> Assumption:
@@ -46,7 +46,7 @@ class Assumptions:
             if row.id == id:
                 return row
         raise FedtaperError(
-            f"there is no assumption {id!r}: they are {', '.join(row.id for row in self.rows)}"
+            f"there is no assumption {id!r}: choose from {', '.join(row.id for row in self.rows)}"
         )
 
     def __str__(self) -> str:
@@ -60,9 +60,9 @@ class Assumptions:
 def check(experiment: Experiment) -> Assumptions:
     """A1 to A5 for an experiment: holds, fails or assumed, each with the deciding number.
 
-    "assumed" is what cannot be decided from the experiment alone: for objectives other than
-    linear regression most of it. Rows beyond A1 to A5 follow where clients are rare (P), late or
-    asynchronous (D), on clocks of their own (C), or where their data moves (M).
+    "assumed" is what cannot be decided from the experiment alone: most of it, for objectives other
+    than linear regression. Rows beyond A1 to A5 follow if clients are rare (P), late or
+    asynchronous (D), on their own clocks (C), or if their data moves (M).
 
     >>> import fedtaper as ft
     >>> problem = ft.LinearRegression(num_clients=2, samples=100)
@@ -85,7 +85,7 @@ def check(experiment: Experiment) -> Assumptions:
 
 
 class _Regression:
-    """The numbers of linear regression that decide."""
+    """The deciding numbers of linear regression."""
 
     def __init__(self, e: Experiment) -> None:
         problem = as_quadratic(e.problem)
@@ -129,7 +129,7 @@ def _step_sizes(e: Experiment) -> Assumption:
         return Assumption("A2", asks, "holds", number, why)
     first = outside[0]
     if deltas[first] > 1:
-        why = "a finite sum of steps: it may stop before it has arrived"
+        why = "a finite sum of steps: the model may stop before it has converged"
     elif deltas[first] > 0.5:
         why = "squares are summable, but the noise terms of the proof need delta > 3/4"
     else:
@@ -148,9 +148,9 @@ def _bounded(e: Experiment, facts: _Regression | None) -> Assumption:
         if np.isnan(found.growth):
             number = f"first step times curvature {found.first_step * found.curvature:.3g}"
             return Assumption("A3", asks, "assumed", number, found.advice)
-        return Assumption("A3", asks, "fails", f"{found.growth:.3g}-fold a round", found.advice)
+        return Assumption("A3", asks, "fails", f"{found.growth:.3g}-fold per round", found.advice)
     if facts.smallest <= 1e-12 * facts.curvature:
-        why = "clients that count leave a direction without curvature: many equilibria"
+        why = "the clients that count have no curvature in some direction: many equilibria"
         return Assumption("A3", asks, "assumed", "smallest curvature 0", why)
     number = f"smallest curvature {facts.smallest:.4g}"
     if all(0.5 < s.delta <= 1 for s in e.schedules):
@@ -164,11 +164,11 @@ def _independent(e: Experiment) -> Assumption:
     asks = "a client's samples are IID with finite variance"
     if isinstance(e.problem, CorrelatedProblem) and e.problem.correlation:
         number = f"correlation {e.problem.correlation}"
-        return Assumption("A4", asks, "fails", number, "samples come as a dependent stream")
+        return Assumption("A4", asks, "fails", number, "samples form a dependent stream")
     sizes = np.asarray(e.problem.sizes)
     number = f"mini-batches of {e.batch_size} from {sizes.min()} or more samples"
     if e.local_epochs is not None and not is_quadratic(e.problem):
-        why = "epochs draw without replacement: independent only from epoch to epoch"
+        why = "epochs draw without replacement: only different epochs are independent"
         return Assumption("A4", asks, "assumed", number, why)
     why = "drawn uniformly, with replacement, from a finite set"
     return Assumption("A4", asks, "holds", number, why)
@@ -199,7 +199,7 @@ def _needs(lipschitz: Assumption, facts: _Regression | None) -> tuple[Need, ...]
         strong = facts.smallest > 1e-12 * facts.curvature
         convex = ("holds", f"{'strongly, ' if strong else ''}smallest curvature "
                   f"{max(facts.smallest, 0.0):.4g}")  # fmt: skip
-        variance = ("fails", f"{facts.variance:.4g} a mini-batch at w*, growing as |w|^2; "
+        variance = ("fails", f"{facts.variance:.4g} per mini-batch at w*, growing as |w|^2; "
                     "holds on bounded sets")  # fmt: skip
     all_, two = THEORIES, ("this", "FedAvg")
     return (

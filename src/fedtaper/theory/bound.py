@@ -30,7 +30,7 @@ TERMS = ("K", "P", "Q", "W", "U")
 
 @dataclass(frozen=True)
 class Bound:
-    """The terms of Eqn35 for each seed and window, (seeds, windows), beside what is measured.
+    """The terms of Eqn35 for each seed and window, (seeds, windows), and what is measured.
 
     Attributes:
         window: the windows' length in the ODE's time.
@@ -54,7 +54,7 @@ class Bound:
 
     @property
     def holds(self) -> bool:
-        """Whether every window of every (finite) seed lies below its bound."""
+        """Whether every window of every (finite) seed is below its bound."""
         rounding = 1e-9 * (1 + self.total)
         return bool(np.all((self.measured <= self.total + rounding) | np.isnan(self.measured)))
 
@@ -76,7 +76,7 @@ def bound(
     Args:
         run: a regression run that recorded every round.
         window: as in ``tracking_error``.
-        starts: as there; by default 24 windows.
+        starts: as in ``tracking_error``; by default 24 windows.
         influence: which ODE, with p ("limit") or with p_n ("finite"; W is then 0).
     """
     check_type("bound", run, Run)
@@ -153,7 +153,7 @@ class _Windows:
 
 
 def _gain(a: Array, length: float) -> Array:
-    """(1 - exp(-A length)) / A for a symmetric A: what a round makes of the pull at its start."""
+    """(1 - exp(-A length)) / A for a symmetric A: a round's effect of the pull at its start."""
     values, vectors = np.linalg.eigh(a)
     small = np.abs(values) * length < 1e-12
     gain = np.where(small, length, -np.expm1(-values * length) / np.where(small, 1.0, values))

@@ -26,7 +26,7 @@ def power_sum(y: Any, delta: float) -> Any:
     .. math:: S(y) = \int_1^y u^{-\delta} du - \frac{y^{-\delta}}{2}
               - \sum_j \frac{B_{2j}}{(2j)!} (\delta)_{2j-1} y^{-\delta-2j+1}
 
-    taken at y + HEAD, less the HEAD terms in between. It serves delta = 1 and delta = 0 too.
+    taken at y + HEAD, minus the HEAD terms in between. It works for delta = 1 and delta = 0 too.
 
     >>> float(round(power_sum(4.0, 1.0) - power_sum(1.0, 1.0), 12))  # 1 + 1/2 + 1/3
     1.833333333333
@@ -60,9 +60,9 @@ def power_sum_slope(y: Any, delta: float) -> Any:
 class OdeClock:
     """T as a smooth function of n, equal to the sum of step sizes at every aggregation.
 
-    In a round the reference client's updates stand at fixed places after the round's start,
-    so T is a sum, over those places, of one Hurwitz sum each. Where every update has a clock
-    value of its own (the usual case), they join into a single one.
+    In a round the reference client's updates are at fixed places after the round's start,
+    so T is a sum, over those places, of one Hurwitz sum each. If every update has its own clock
+    value (the usual case), they join into a single one.
 
     A schedule of another shape (warm-up, cosine) is summed round by round until it settles:
     ``head`` holds those sums, between which T is a monotone spline.
@@ -105,12 +105,12 @@ class OdeClock:
 
         assert self.head is not None
         if not np.all(np.isfinite(self.head)):
-            raise FedtaperError("the sum of these step sizes is beyond what a number holds")
+            raise FedtaperError("the sum of these step sizes is too large for a number")
         return PchipInterpolator(np.arange(len(self.head)) * self.period, self.head)
 
     @property
     def _settled(self) -> float:
-        """Where the head ends."""
+        """The clock value at which the head ends."""
         return 0.0 if self.head is None else (len(self.head) - 1) * self.period
 
     def t(self, n: ArrayLike) -> Any:
@@ -162,8 +162,8 @@ class OdeClock:
         if asked > known:
             raise FedtaperError(
                 "the reference client's schedule has no clock value from which it equals its "
-                f"limit, so nothing is known beyond the run's end (n = {self.farthest:g}): say "
-                "it with Shaped(..., after=n)"
+                f"limit, so nothing is known beyond the run's end (n = {self.farthest:g}): give "
+                "one with Shaped(..., after=n)"
             )
 
     def _head_inverse(self, t: Array) -> Array:
@@ -212,7 +212,7 @@ def _farthest(e: Experiment, client: int) -> float:
 
 
 def _head(e: Experiment, client: int) -> Array | None:
-    """T after each round, from 0, until the client's schedule has settled; None if at once."""
+    """T after each round, from 0, until the client's schedule settles; None if it does at once."""
     schedule = e.schedules[client]
     if schedule.settles <= 1:
         return None

@@ -2,7 +2,7 @@ r"""Convex programs over the clients' losses, by a primal-dual interior-point me
 
 .. math:: \min_w \phi(f_1(w), \dots, f_L(w)) \quad\text{with } f_j(w) \le u_j
 
-At the solution the gradients of the losses, weighed by dphi/df_i plus the multiplier of
+At the solution the gradients of the losses, weighted by dphi/df_i plus the multiplier of
 client i's limit, add up to 0. So the solution is w*(p) with those weights as influences. The
 worst loss is minimised through its epigraph: a variable t that no loss may exceed, whose
 multipliers are the influences.
@@ -49,7 +49,7 @@ class _Here:
         return float(np.linalg.norm(self.gradient + self.sides.T @ y))
 
     def residual(self, y: Array, centre: float) -> float:
-        """Size of what the optimality conditions leave, the barrier's centre included."""
+        """Size of the residual of the optimality conditions, including the barrier's centre."""
         return float(np.hypot(self.dual(y), np.linalg.norm(self.slack * y - centre)))
 
 
@@ -95,7 +95,7 @@ class _Program:
 
 
 def solve(losses: Losses, goal: Goal, limits: Array, start: Array, scale: float) -> Point:
-    """Minimise a goal below limits, from a model that keeps every limit strictly."""
+    """Minimise a goal below limits, from a model that is strictly below every limit."""
     program = _Program(losses, goal, limits, scale)
     f = losses.values(start) / scale
     x = np.append(np.asarray(start, dtype=np.float64), float(np.max(f)) + 0.1)
@@ -115,14 +115,14 @@ def solve(losses: Losses, goal: Goal, limits: Array, start: Array, scale: float)
             break
     else:
         raise FedtaperError(
-            "no minimiser was found: the losses may have none (where classes can be separated, "
+            "no minimiser was found: the losses may have none (if classes can be separated, "
             "add a small weight decay to the loss)"
         )
     left = max(here.residual(y, 0.0) / max(1.0, _pull(here, y)), float(here.slack @ y))
     if left > 1e-7:
         raise FedtaperError(
-            f"the solution is only good to {left:.0e} of the losses: the loss may not be convex "
-            "and smooth, or may have no minimiser"
+            f"the solution is only accurate to {left:.0e} of the losses: the loss may not be "
+            "convex and smooth, or may have no minimiser"
         )
     return _point(program, x, y, here)
 
@@ -175,6 +175,6 @@ def _refuse_downward(curvature: Array) -> None:
     lowest, highest = np.linalg.eigvalsh(curvature)[[0, -1]]
     if lowest < -1e-8 * max(highest, 1e-6):  # of losses of about 1
         raise FedtaperError(
-            f"the loss is not convex: at a model on the way it curves downwards (eigenvalue "
+            f"the loss is not convex: at some model it curves downwards (eigenvalue "
             f"{lowest:.2g}); exact outcomes need convex losses"
         )

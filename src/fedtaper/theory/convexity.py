@@ -1,9 +1,8 @@
-"""What a user's loss must be for exact answers, as far as it can be tested: not random, convex,
-with a minimiser.
+"""Tests of what exact answers need of a user's loss: not random, convex, with a minimiser.
 
-No code can be proved convex by running it. But a network that is not shows itself on a few random
-chords, dropout on two evaluations, and classes that can be separated by curvature that has died
-away at what looks like a minimum.
+No code can be proved convex by running it. But a network that is not convex is found on a few
+random chords, dropout by two evaluations, and separable classes by curvature that has vanished at
+what looks like a minimum.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def refuse_random(losses: Any, w: Array) -> None:
 
 
 def refuse_bent(losses: Any, w: Array) -> None:
-    """Refuse losses of which a chord between two random models lies below the loss between."""
+    """Refuse losses for which a chord between two random models lies below the loss."""
     rng = np.random.default_rng(0)
     size = max(float(np.abs(w).mean()), 0.1)
     for far in (0.3, 3.0, 30.0):
@@ -51,14 +50,14 @@ def refuse_bent(losses: Any, w: Array) -> None:
         if bad.any():
             client = int(np.argmax(np.where(bad, over, 0.0).max(axis=0)))
             raise FedtaperError(
-                f"the loss is not convex: between two models client {client}'s is above their "
-                "mean, as it can be for networks with hidden layers; exact outcomes need convex "
-                "losses"
+                f"the loss is not convex: halfway between two models client {client}'s loss is "
+                "above their mean, as happens for networks with hidden layers; exact outcomes "
+                "need convex losses"
             )
 
 
 def refuse_endless(first: Array, last: Array) -> None:
-    """Refuse a "minimum" whose curvature died away: the loss falls for ever along a direction.
+    """Refuse a "minimum" whose curvature has vanished: the loss falls for ever in a direction.
 
     Args:
         first: the Hessian at the first model; its null space (repeated features, a class too
@@ -71,6 +70,6 @@ def refuse_endless(first: Array, last: Array) -> None:
     lowest = float(np.linalg.eigvalsh(inside.T @ last @ inside)[0])
     if lowest < GONE:
         raise FedtaperError(
-            "the losses have no minimiser: they fall for ever along some direction, as where "
+            "the losses have no minimiser: they fall for ever in some direction, as when "
             "classes can be separated; add a small weight decay to the loss"
         )

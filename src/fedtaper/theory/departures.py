@@ -15,7 +15,7 @@ Status = Literal["holds", "fails", "assumed"]
 
 @dataclass(frozen=True)
 class Assumption:
-    """One row: what is asked, whether it holds, the number that decides it, and why."""
+    """One row: what is required, whether it holds, the number that decides it, and why."""
 
     id: str
     asks: str
@@ -25,7 +25,7 @@ class Assumption:
 
 
 def departures(e: Experiment) -> tuple[Assumption, ...]:
-    """A row for each way in which the clients are rare, late or moving; none in the plain case."""
+    """One row for each way in which clients are rare, late or moving; none in the plain case."""
     return (*_rare(e), *_late(e), *_asynchronous(e), *_own_clocks(e), *_moving(e))
 
 
@@ -50,7 +50,7 @@ def _late(e: Experiment) -> Iterator[Assumption]:
     mean = max(float(law @ np.arange(len(law))) for law in laws)
     asks = "updates are late by a bounded number of rounds"
     number = f"at most {most} rounds, {mean:.3g} on average for the slowest"
-    why = "the limit is that of prompt updates; forecasts leave out a difference of order a_n"
+    why = "the limit is that of updates in time; forecasts leave out a difference of order a_n"
     yield Assumption("D", asks, "holds", number, why)
 
 
@@ -73,7 +73,7 @@ def _asynchronous(e: Experiment) -> Iterator[Assumption]:
 def _own_clocks(e: Experiment) -> Iterator[Assumption]:
     if not e.own_clock:
         return
-    asks = "ratios of step sizes have a limit although clocks differ"
+    asks = "ratios of step sizes have a limit although the clocks differ"
     number = f"clocks at {e.counts.min():.3g} to {e.counts.max():.3g} of the federation's"
     why = "a client at rate r keeps r^(1 - delta) of its influence, in the long run"
     yield Assumption("C", asks, "assumed", number, why)
@@ -83,4 +83,4 @@ def _moving(e: Experiment) -> Iterator[Assumption]:
     if e.problem.kind != "moving":
         return
     why = "steps that taper to 0 cannot follow: see the problem's error(run)"
-    yield Assumption("M", "each client's population stays", "fails", "it moves", why)
+    yield Assumption("M", "each client's population stays the same", "fails", "it moves", why)

@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 
 def shares(p: ArrayLike, count: int) -> Array:
-    """Influences over their sum, refused where they make no sense."""
+    """Influences divided by their sum, refused if they make no sense."""
     found = as_numbers("p", p)
     if found.shape != (count,):
         raise FedtaperError(f"p has {found.size} values for {count} clients; give one per client")
@@ -55,7 +55,7 @@ def minimiser(losses: Losses, p: Array, start: Array | None = None) -> Array:
 
 
 def typical(losses: Losses, w: Array) -> float:
-    """A scale for the losses: their mean size at a model."""
+    """A scale of the losses: their mean size at a model."""
     found = float(np.mean(np.abs(losses.values(w))))
     return found if found > 0 else 1.0
 

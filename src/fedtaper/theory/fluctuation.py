@@ -10,8 +10,8 @@ In a round the model moves by :math:`-G_n (w - w^*(p_n))` plus noise of covarian
 (server weight q, participation rate pi, sum s and sum of squares r of a round's step sizes,
 Hessian H, mean field h, covariance Gamma of one sample's gradient, batch size m). So the
 covariance follows :math:`P \leftarrow (I - G) P (I - G) + C`; with equal tapers it settles at
-:math:`a_n V`, where :math:`H V + V H = \Gamma`. It is carried along a grid of clock values that
-is even in log n, exactly between its points, so far clock values cost no more than near ones.
+:math:`a_n V`, where :math:`H V + V H = \Gamma`. It is propagated along a grid of clock values
+that is even in log n, exactly between its points, so far clock values cost no more than near ones.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ MOST = 500  # parameters: the covariance is dense
 
 @dataclass(frozen=True)
 class Fluctuation:
-    """The shared model at clock n, as theory has it, without a run.
+    """The shared model at clock n according to theory, without a run.
 
     Attributes:
-        experiment, n: of which experiment, and when.
+        experiment, n: the experiment, and the clock value.
         target: w*(p_n), the optimum of the influences at n.
         lag: by how much the model's mean differs from the target: the target moves while
-            influences do, clients drift apart within a round, and curvature that changes
-            turns noise into a shift.
+            influences do, clients drift apart within a round, and changing curvature turns
+            noise into a shift.
         covariance: of the model around its mean, from mini-batches and participation.
         share: the influences at n, as shares that sum to 1.
-        memory: what is left of the first model's distance, as a share.
+        memory: the share of the first model's distance that is left.
     """
 
     experiment: Experiment
@@ -63,7 +63,7 @@ class Fluctuation:
 
     @property
     def forgotten(self) -> bool:
-        """Whether the distance left of the first model is small beside the noise."""
+        """Whether what is left of the first model's distance is small compared with the noise."""
         first = self.experiment.problem.initial(self.experiment.seed)
         far = self.memory * float(np.linalg.norm(first - self.target))
         return far < 0.1 * float(np.sqrt(np.linalg.eigvalsh(self.covariance)[-1]))
@@ -105,17 +105,17 @@ def _refuse(e: Experiment) -> None:
         plain and chances and not e.own_clock and not e.local.rescales and not e.local.receives
     ):
         raise FedtaperError(
-            "the covariance is known for clients that answer in time, absent by chance alone, and "
-            'a mean over all of them: use method="scaling"'
+            "the covariance is known only for clients that answer in time, are absent only by "
+            'chance, and a mean over all of them: use method="scaling"'
         )
     if e.server.rescales or e.server.init(np.zeros(1)):
         raise FedtaperError(
-            f"the covariance is that of a mean of the clients' models; {e.server!r} changes "
+            f"the covariance is known only for a mean of the clients' models; {e.server!r} changes "
             'every step: use method="scaling"'
         )
     if e.local_epochs is not None:
         raise FedtaperError(
-            "the covariance is known for mini-batches drawn with replacement (local_steps); "
+            "the covariance is known only for mini-batches drawn with replacement (local_steps); "
             'with local_epochs use method="scaling"'
         )
     if e.problem.dim > MOST:
@@ -132,7 +132,7 @@ def _shares(e: Experiment, n: float) -> Array:
 
 @dataclass(frozen=True)
 class _Round:
-    """What a round at clock n does: weight of every client's pull, and of its noises."""
+    """A round at clock n: the weight of every client's pull, and of its noises."""
 
     pull: Array  # q pi s
     batch: Array  # q^2 pi r / m
@@ -151,7 +151,7 @@ def _round(e: Experiment, n: float) -> _Round:
 
 
 def _covariance(e: Experiment, losses: Losses, w: Array, grid: Array) -> Array:
-    """P at the grid's end, started at what it would settle to with the steps at its start."""
+    """P at the grid's end, from the value to which it would settle with the first step sizes."""
     noise, field, bends = losses.noise(w), losses.gradients(w), losses.hessians(w)
     absences = np.einsum("li,lj->lij", field, field)
 
@@ -186,9 +186,9 @@ def centres(e: Experiment, n: Array) -> tuple[Array, Array]:
 
 
 def _lags(e: Experiment, losses: Losses, w: Array, grid: Array) -> tuple[Array, Array]:
-    """w*(p_n) and the mean less w*(p_n) along a grid, to first order in their distance.
+    """w*(p_n) and the mean minus w*(p_n) along a grid, to first order in their distance.
 
-    The mean is pulled to w*(p_n) plus the shift that local drift makes, while w*(p_n) moves.
+    The mean is pulled to w*(p_n) plus the shift that local drift causes, while w*(p_n) moves.
     """
     bends, field = losses.hessians(w), -losses.gradients(w)
     drifted = np.einsum("lij,lj->li", bends, field)
@@ -226,7 +226,7 @@ def _targets(e: Experiment, losses: Losses, w: Array, grid: Array) -> Array:
 
 
 def _bend(losses: Losses, w: Array, share: Array, covariance: Array) -> Array:
-    """What noise does where the curvature changes: 0 for quadratic losses."""
+    """The effect of noise if the curvature changes: 0 for quadratic losses."""
     if not isinstance(losses, TorchLosses):
         return np.zeros(len(w))
     third = losses.third(w, share, covariance)

@@ -27,12 +27,12 @@ class Forecast:
     """The model at clock n, as the ODE with p_n predicts it.
 
     Attributes:
-        experiment: of which experiment.
-        n, t: the clock, and the ODE's time then.
-        w: the model, (d,); NaN where following it is out of reach, ``note`` then says why.
-        influence: effective influences p_n then; ``limit_influence``: their limit p.
+        experiment: the experiment.
+        n, t: the clock value, and the ODE's time at it.
+        w: the model, (d,); NaN if it cannot be followed, and ``note`` then says why.
+        influence: effective influences p_n at n; ``limit_influence``: their limit p.
         equilibrium: w*(p_n), which the model follows, and ``limit``: w*(p), where it ends
-            (None where the problem cannot tell).
+            (None if the problem has no closed form).
     """
 
     experiment: Experiment
@@ -47,7 +47,7 @@ class Forecast:
 
     @property
     def round(self) -> float:
-        """How many rounds that is."""
+        """The number of rounds at that clock value."""
         return self.n / self.experiment.period
 
     @property
@@ -63,7 +63,7 @@ class Forecast:
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
         """Where a run's model will be, with the noise of its mini-batches: low and high, (d,).
 
-        For one run; for convex problems whose covariance is known (see ``ft.intervals``).
+        For a single run of a convex problem whose covariance is known (see ``ft.intervals``).
         """
         from scipy.special import ndtri
 
@@ -84,10 +84,10 @@ def forecast(
     """Where the model will be when the clock stands at n, in well under a second.
 
     The ODE with p_n is solved over its own time, which grows like n^(1 - delta): n = 1e16 is
-    no farther than a few thousand units. For regression it counts the drift of a client's
-    own model within a round, which shifts the equilibrium by the order of a step size. What
-    it leaves out is the mini-batch noise, of about the square root of the step size, and the
-    climb of a first step that is too large.
+    only a few thousand units away. For regression it includes the drift of a client's
+    own model within a round, which shifts the equilibrium by the order of a step size. It
+    leaves out the mini-batch noise, of about the square root of the step size, and the
+    climb after a first step that is too large.
 
     Args:
         experiment: what is run.
@@ -110,8 +110,7 @@ def forecast(
         check_number(name, value, finite=False)
         if not low <= value <= 1e300:
             raise FedtaperError(
-                f"{name} = {value!r:.20} is not a clock value to forecast: it counts from 1, "
-                "so give a finite number of at least 1 (at most 1e300)"
+                f"{name} = {value!r:.20} is not a clock value: give a number from 1 to 1e300"
             )
     if start > n:
         raise FedtaperError(f"the model's clock {start:g} is already past n = {n:g}")
@@ -136,7 +135,7 @@ def forecast(
 def fades(experiment: Experiment, to: float) -> Array:
     """For each client the clock value from which its effective influence stays below ``to``.
 
-    1 where it always was, infinity where it never will be (or only beyond n = 1e300).
+    1 if it always was, infinity if it never will be (or only beyond n = 1e300).
     """
     from scipy.optimize import brentq
 
@@ -161,8 +160,8 @@ def fades(experiment: Experiment, to: float) -> Array:
 def _model(ode: LimitOde, w: ArrayLike | None, start: float, end: float) -> tuple[Array, str]:
     """The model at the end, or why it was not followed.
 
-    A network's mean field is a gradient over all samples, so it is followed for a few seconds
-    only, and with dropout it is not a function of the model.
+    A network's mean field is a gradient over all samples, so the ODE is followed only for a few
+    seconds; and with dropout it is not a function of the model.
     """
     problem = ode.experiment.problem
     if not is_network(problem):

@@ -65,11 +65,11 @@ def losses_of(problem: Problem) -> Losses:
     if not is_network(problem):
         raise FedtaperError(
             f"outcomes need the clients' losses: {type(problem).__name__} is neither quadratic "
-            "nor a torch module; use LinearRegression or Custom"
+            "nor has it a torch module; use LinearRegression or Custom"
         )
     if problem.dim > LARGEST:
         raise FedtaperError(
-            f"a model of {problem.dim:,} parameters is too large to be solved exactly "
+            f"a model of {problem.dim:,} parameters is too large to solve exactly "
             f"(at most {LARGEST:,})"
         )
     found = TorchLosses(problem)
@@ -80,13 +80,13 @@ def losses_of(problem: Problem) -> Losses:
 
 
 def evaluated(problem: Problem) -> QuadraticLosses | TorchLosses:
-    """The losses of any model, convex or not, in evaluation mode: to be looked at, not solved."""
+    """The losses of any model, convex or not, in evaluation mode: to be evaluated, not solved."""
     if is_quadratic(problem):
         return QuadraticLosses(problem)
     if not is_network(problem):
         raise FedtaperError(
-            f"this needs the clients' losses: {type(problem).__name__} is neither quadratic nor a "
-            "torch module"
+            f"this needs the clients' losses: {type(problem).__name__} is neither quadratic nor "
+            "has it a torch module"
         )
     return TorchLosses(problem, evaluating=True)
 
@@ -131,7 +131,7 @@ class QuadraticLosses:
         return np.stack([sample_covariance(x * (x @ w - y)[:, None]) for x, y in self._samples()])
 
     def _samples(self) -> list[tuple[Array, Array]]:
-        """Each client's samples; of a stream, as many as stand for its population."""
+        """Each client's samples; for a stream, some that represent its population."""
         problem = self.problem
         if isinstance(problem, RegressionStream):
             if np.any(problem.rhos > 0):
@@ -145,5 +145,5 @@ class QuadraticLosses:
         return [(part[:, :-1], part[:, -1]) for part in parts]
 
     def accuracies(self, w: Array) -> Array | None:
-        """Regression has none."""
+        """None: regression has no answers to be correct."""
         return None

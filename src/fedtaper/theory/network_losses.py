@@ -14,13 +14,13 @@ Array = NDArray[np.float64]
 
 
 def sample_covariance(rows: Array) -> Array:
-    """Over the rows, each as likely as the other: divided by their number."""
+    """Covariance over the rows, all equally likely: divided by their number."""
     centred = rows - rows.mean(axis=0)
     return np.asarray(centred.T @ centred / len(rows))
 
 
 def _on_one_thread(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Small tensors lose more to waiting for one another than they gain from more threads."""
+    """One thread: small tensors lose more by waiting for one another than they gain by more."""
 
     @wraps(method)
     def run(*given: Any) -> Any:
@@ -111,7 +111,7 @@ class TorchLosses:
 
     @cached_property
     def _stacks(self) -> bool:
-        """Whether the loss runs over stacked clients (a loss with .item() in it does not)."""
+        """Whether the loss runs on stacked clients (a loss with .item() in it does not)."""
         import torch
 
         _, data = self._groups[0]
@@ -219,7 +219,7 @@ class TorchLosses:
 
     @_on_one_thread
     def accuracies(self, w: Array) -> Array | None:
-        """The share of correct answers, where the loss gives it."""
+        """The share of correct answers, if the loss returns it."""
         import torch
 
         point = torch.from_numpy(np.array(w, dtype=np.float64))

@@ -19,17 +19,17 @@ Array = NDArray[np.float64]
 class NoiseSums:
     """Each client's noise sum along a run, and how much it still moves.
 
-    An oscillation is the size of the box that the sum stays in: the norm of its range in
-    every coordinate.
+    An oscillation is the size of the box in which the sum stays: the norm of its ranges in
+    all coordinates.
 
     Attributes:
         round: the rounds looked at.
         sums: R after each of them, (seeds, rounds, L, d).
         tail: oscillation from each of them to the run's end, (seeds, rounds, L).
-        doubling: oscillation from round k to round 2k, (seeds, L) for each of ``doubled``,
-            the k with 2k in the run: (seeds, doubled, L).
-        theory: the exponents 1/2 - delta of ``doubling`` where the noise has a steady size:
-            below 0 the sums settle, above 0 they wander ever farther.
+        doubling: oscillation from round k to round 2k for each k in ``doubled`` (those with 2k
+            in the run), (seeds, doubled, L).
+        theory: the exponents 1/2 - delta of ``doubling`` if the noise has a steady size:
+            below 0 the sums settle, above 0 they wander farther and farther.
     """
 
     round: NDArray[np.int64]
@@ -44,7 +44,7 @@ class NoiseSums:
         check_whole("client", client, low=0)
         check_whole("after", after, low=0)
         if client >= self.doubling.shape[2]:
-            raise FedtaperError(f"there is no client {client}: they are counted from 0")
+            raise FedtaperError(f"there is no client {client}: clients count from 0")
         keep = self.doubled > after
         return power_law(self.doubled[keep], self.doubling[:, keep, client])
 
@@ -70,7 +70,7 @@ def noise_sums(run: Run, points: int = 60) -> NoiseSums:
 
     total = int(run.round[-1]) if len(run.round) else 0
     if total < 8:
-        raise FedtaperError(f"noise sums need a run of 8 rounds or more, not {total}")
+        raise FedtaperError(f"noise sums need a run of at least 8 rounds, not {total}")
     rounds = np.unique(np.geomspace(1, total, points).astype(np.int64))
     doubled = rounds[2 * rounds <= total]
     e = run.experiment

@@ -36,9 +36,9 @@ def limit_ode(experiment: Experiment, influence: Kind = "limit") -> LimitOde:
 
     Args:
         experiment: its problem has ``mean_field(w)`` of shape (L, d), or ``gradient(client,
-            w, batch)``, from which the full gradients are made.
-        influence: "limit" for the autonomous ODE with p; "finite" for p_n, the right
-            companion at finite n, n being the clock's inverse at the ODE's time t.
+            w, batch)``, from which the full gradients are computed.
+        influence: "limit" for the autonomous ODE with p; "finite" for the one with p_n, which is
+            the right one at finite n (n is the clock's inverse at the ODE's time t).
 
     >>> import fedtaper as ft
     >>> problem = ft.LinearRegression(num_clients=2, samples=100)
@@ -53,24 +53,24 @@ def limit_ode(experiment: Experiment, influence: Kind = "limit") -> LimitOde:
     if experiment.server.rescales:
         raise FedtaperError(
             f"the limit ODE is that of a weighted mean of the clients' models; "
-            f"{experiment.server!r} scales every coordinate on its own: use Average or Normalised"
+            f"{experiment.server!r} scales each coordinate separately: use Average or Normalised"
         )
     return LimitOde(experiment, influence, mean_fields(experiment.problem))
 
 
 def mean_fields(problem: Any) -> Callable[[Array], Array]:
-    """All clients' mean fields as a function of w, or a refusal of problems without any."""
+    """All clients' mean fields as a function of w, or an error for problems without any."""
     if is_quadratic(problem):
         return problem.mean_field
     if problem.kind == "recorded":
         raise FedtaperError(
-            "a recorded run knows its sites' sizes alone, not the gradients that the ODE is made "
-            "of: load it with the problem itself, ft.load(folder, problem=...)"
+            "a recorded run has only its sites' sizes, not the gradients that the ODE needs: load "
+            "it with the problem itself, ft.load(folder, problem=...)"
         )
     if problem.kind == "moving":
         raise FedtaperError(
-            f"the population of {type(problem).__name__} moves, so there is no limit to go to: "
-            "see its error(run), or take its stream alone"
+            f"the population of {type(problem).__name__} moves, so there is no limit: "
+            "see its error(run), or use only its stream"
         )
     if problem.dim > LARGEST:
         raise FedtaperError(
@@ -86,11 +86,11 @@ def mean_fields(problem: Any) -> Callable[[Array], Array]:
 
 
 class TooLongError(FedtaperError):
-    """An ODE that took longer to follow than was allowed."""
+    """Following an ODE took longer than allowed."""
 
 
 def _timed(pull: Any, patience: float | None) -> Any:
-    """The right side, with an end to its patience."""
+    """The right side, with a time limit."""
     if patience is None:
         return pull
     end = time.monotonic() + patience
@@ -107,9 +107,9 @@ def _timed(pull: Any, patience: float | None) -> Any:
 class LimitOde:
     """The right side of the ODE, and its solution.
 
-    With ``drift`` the mean fields of regression are taken where a client's updates of a
-    round see them on average: at its own model, which its earlier updates have moved. It
-    vanishes with the step sizes; forecasts count it.
+    With ``drift`` the mean fields of regression are evaluated where a client's updates of a
+    round see them on average: at its own model, which its earlier updates have moved. The drift
+    vanishes with the step sizes; forecasts include it.
     """
 
     experiment: Experiment
@@ -127,7 +127,7 @@ class LimitOde:
         return self.experiment.limit_field_weights
 
     def weights(self, t: ArrayLike) -> Array:
-        """What each client's mean field weighs at time t: (..., L)."""
+        """The weight of each client's mean field at time t: (..., L)."""
         if self.influence == "limit":
             return np.broadcast_to(self._limit, (*np.shape(t), len(self._limit)))
         return self.experiment.field_weights(self.clock.n(t))
@@ -137,7 +137,7 @@ class LimitOde:
         return self.weights(t) @ self.fields(w)
 
     def equilibrium(self, t: float | None = None) -> Array:
-        """Where the right side is 0 at time t (REG8); for problems that can tell."""
+        """Where the right side is 0 at time t (REG8), for problems with a closed form."""
         if t is not None:
             check_number("t", t, low=0)
         return np.asarray(as_quadratic(self.experiment.problem).equilibrium(self.weights(t or 0.0)))
@@ -158,12 +158,12 @@ class LimitOde:
         Args:
             w: where it starts; by default the experiment's own first model.
             start: in the ODE's time; ``clock.t(n)`` turns a clock value into one.
-            end: the same; by default that of the experiment's last round.
-            method: a method of ``scipy.integrate.solve_ivp``. The default changes to a stiff
-                method by itself where curvatures are far apart.
+            end: in the ODE's time; by default that of the experiment's last round.
+            method: a method of ``scipy.integrate.solve_ivp``. The default switches to a stiff
+                method by itself if curvatures are far apart.
             rtol: error allowed in a step, relative to the model.
-            atol: the same, absolute.
-            patience: give up (:class:`TooLongError`) after so many seconds.
+            atol: error allowed in a step, absolute.
+            patience: give up (:class:`TooLongError`) after this many seconds.
         """
         from scipy.integrate import solve_ivp
 
@@ -173,9 +173,9 @@ class LimitOde:
             check_number(name, value, finite=False)
         last = self.clock.t(e.rounds * e.period) if end is None else float(end)
         if not (np.all(np.isfinite(first)) and first.ndim == 1):
-            raise FedtaperError("the ODE starts from one model of finite numbers, shape (d,)")
+            raise FedtaperError("w must be one model of finite numbers, shape (d,)")
         if not (np.isfinite(start) and np.isfinite(last) and 0 <= start <= last):
-            raise FedtaperError(f"the ODE goes from start to a later end, not {start} to {last}")
+            raise FedtaperError(f"end must be later than start, not from {start} to {last}")
         try:
             pull, slope, variable = self._right_side(start, last)
         except FedtaperError:
@@ -203,8 +203,7 @@ class LimitOde:
     def _right_side(self, start: float, end: float) -> tuple[Any, Any, Variable]:
         """The right side over the solver's own variable x, its derivative by w, and x of t.
 
-        The variable is t, or log(1 + n) where the weights move with n; dt/dx is then among
-        them.
+        The variable is t, or log(1 + n) if the weights change with n; they then include dt/dx.
         """
         if self.influence == "limit":
             weights, drift, variable = (lambda x: self._limit), None, (lambda t: t)
@@ -238,8 +237,8 @@ class LimitOde:
     def _tables(self, start: float, end: float) -> tuple[Any, Any, Variable]:
         """Weights (times dt/dx) and drifts over x = log(1 + n), and x as a function of t.
 
-        Tabled once and splined: the solver asks for them thousands of times. The clock's
-        first half round, where they stand still, has a spline of its own.
+        Tabulated once and splined: the solver asks for them thousands of times. The clock's
+        first half round, in which they do not change, has its own spline.
         """
         from scipy.interpolate import CubicSpline
 
@@ -265,7 +264,7 @@ class LimitOde:
 
 @dataclass(frozen=True)
 class Solution:
-    """A solution from time ``start`` to ``end``, where the model is ``w``; a call gives others."""
+    """A solution from time ``start`` to ``end``, where the model is ``w``; call it for others."""
 
     ode: LimitOde
     start: float
@@ -280,7 +279,8 @@ class Solution:
         slack = 1e-12 * max(1.0, self.end)
         if not np.all((times >= self.start - slack) & (times <= self.end + slack)):
             raise FedtaperError(
-                f"the ODE was solved from t = {self.start:g} to {self.end:g}; give end= to go on"
+                f"the ODE was solved from t = {self.start:g} to {self.end:g}; solve it with a "
+                "larger end="
             )
         inside = np.clip(times.ravel(), self.start, self.end)
         return np.moveaxis(self.dense(self.variable(inside)), 0, -1).reshape(*times.shape, -1)

@@ -26,8 +26,8 @@ class Price:
         loss: change of client j's loss (column) for client i's influence (row), (L, L).
         accuracy: the same for the share of correct answers, or None.
         share: the influences at which the prices hold, as shares.
-        losses: each client's loss there.
-        low, high: a 95 % interval for ``loss``; None where it is exact.
+        losses: each client's loss at those influences.
+        low, high: a 95 % interval for ``loss``; None if it is exact.
         method: "exact" by implicit differentiation, or "runs" by paired runs.
         clients: which clients' influences were changed: the rows.
     """

@@ -49,12 +49,12 @@ class ProbabilityOne:
 def probability_one(run: Run, eps: Sequence[float] = EPS, metric: str = "error") -> ProbabilityOne:
     r"""Curves of :math:`P(\sup_{j \ge k} \|\bar w_j - w^*\| > \epsilon)` against the round k.
 
-    Convergence with probability one is that they all go to 0; convergence in the mean does
-    not give it, and a constant step leaves them at 1. The sup runs to the run's end, so read
-    a curve away from its last rounds.
+    Convergence with probability one means that they all go to 0; convergence in the mean does
+    not imply it, and a constant step leaves them at 1. The sup ends with the run, so do not
+    rely on a curve's last rounds.
 
     Args:
-        run: of many seeds (1,000 show a share of 0.01 with some certainty).
+        run: a run of many seeds (1,000 show a share of 0.01 with some certainty).
         eps: thresholds of the error.
         metric: "error", to w*(p_n), or "error_limit", to w*(p). Seeds that diverged exceed
             every threshold.

@@ -70,7 +70,7 @@ def replayed(run: Run, rounds: NDArray[np.int64]) -> Iterator[RoundSums]:
 
 
 def refuse_other_rules(e: Experiment) -> None:
-    """The proof's terms are those of plain local steps, all clients present, and a mean."""
+    """Refuse runs outside the proof: it has plain local steps, all clients present, and a mean."""
     plain = isinstance(e.local, Sgd) and isinstance(e.server, Average | Normalised)
     if e.problem.kind != "linear" or not plain:
         raise FedtaperError(
@@ -79,11 +79,12 @@ def refuse_other_rules(e: Experiment) -> None:
         )
     if not e.in_step:
         raise FedtaperError(
-            "the proof's terms are those of clients in step: delays, asynchronous servers and own "
-            "clocks are left out"
+            "the proof's terms need clients in step: leave out delays, asynchronous and own_clock"
         )
     if np.any(e.rates < 1):
-        raise FedtaperError("the proof's terms need every client in every round: participation=1")
+        raise FedtaperError(
+            "the proof's terms need every client in every round: leave participation=1"
+        )
 
 
 def _step_sizes(e: Experiment, rounds: NDArray[np.int64]) -> tuple[Array, NDArray[np.int64]]:

@@ -1,4 +1,4 @@
-"""Is a step size too large for the curvature it meets? Asked before a run, in closed form."""
+"""Is a step size too large for the curvature it meets? Checked before a run, in closed form."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ LOOK = 300  # rounds looked at: the climb of a tapering step is over well before
 class Stability:
     """The expected motion of the shared model's distance to its equilibrium.
 
-    ``peak`` is the largest factor by which a distance grows along the first rounds, as a
-    power of ten, and ``peak_round`` when; ``growth`` the factor of the last round looked at
-    (above 1: it never comes back).
+    ``peak`` is the largest factor by which a distance grows in the first rounds, as a
+    power of ten, and ``peak_round`` the round of it; ``growth`` is the factor of the last round
+    looked at (above 1: the distance never shrinks again).
     """
 
     clients: tuple[int, ...]
@@ -40,7 +40,7 @@ class Stability:
 
     @property
     def stable(self) -> bool:
-        """No client's first step exceeds 2 over its curvature."""
+        """Whether no client's first step exceeds 2 / curvature."""
         return not self.clients
 
     @property
@@ -48,14 +48,12 @@ class Stability:
         """What will happen and what to change, in one line."""
         if self.stable:
             return "every first step is below 2 / curvature"
-        who = (
-            "every client"
-            if len(self.clients) > 3
-            else "client " + ", ".join(str(i) for i in self.clients)
-        )
+        several = "clients " if len(self.clients) > 1 else "client "
+        more = f" and {len(self.clients) - 3} more" if len(self.clients) > 3 else ""
+        who = several + ", ".join(str(i) for i in self.clients[:3]) + more
         start = (
             f"the first step size of {who} is above 2 / curvature "
-            f"({self.first_step:g} against {2 / self.curvature:.3g})"
+            f"({self.first_step:g}, limit {2 / self.curvature:.3g})"
         )
         if math.isnan(self.growth):
             return (
@@ -82,13 +80,13 @@ class Stability:
 
 
 def stability(experiment: Experiment) -> Stability:
-    """Compare first steps with curvatures, and follow the expected motion where it matters."""
+    """Compare first steps with curvatures, and follow the expected motion if it matters."""
     check_type("stability", experiment, Experiment)
     found = curvatures(experiment)
     if found is None:
         raise FedtaperError(
-            f"{type(experiment.problem).__name__} has no curvatures to compare the steps with: it "
-            f"is a recorded run, or has more than {MEASURABLE:,} parameters"
+            f"{type(experiment.problem).__name__} has no known curvatures to compare the steps "
+            f"with: it is a recorded run, or has more than {MEASURABLE:,} parameters"
         )
     return stability_at(experiment, found)
 
@@ -134,7 +132,7 @@ def largest_curvature(gradient: Any, w: Any, iterations: int = 20) -> float:
 
 
 def stability_at(experiment: Experiment, curvature: Any) -> Stability:
-    """:func:`stability` for curvatures that are known from elsewhere."""
+    """Like :func:`stability`, for given curvatures."""
     first = np.max(experiment.step_sizes(0, 1)[0], axis=0)
     curvature = curvature + experiment.local.added_curvature
     bad = np.flatnonzero(first * curvature > 2)
@@ -197,7 +195,7 @@ def _growth(e: Experiment) -> tuple[float, int, float]:
 
 
 def warn_if_unstable(experiment: Experiment) -> None:
-    """The warning that comes before a run."""
+    """The warning before a run."""
     if is_quadratic(experiment.problem):
         found = stability(experiment)
         if not found.stable:
@@ -205,8 +203,8 @@ def warn_if_unstable(experiment: Experiment) -> None:
         pull = late_pull(experiment)
         if pull > np.pi / 2:
             warn(
-                "the first steps are too large for the delays: step sizes times curvature over "
-                f"the longest delay are {pull:.3g}, above pi / 2, so the model will climb before "
+                "the first steps are too large for the delays: summed over the longest delay, step "
+                f"size times curvature is {pull:.3g}, above pi / 2, so the model will climb before "
                 "it settles; use a smaller c or a larger offset",
                 StabilityWarning,
             )
@@ -216,7 +214,7 @@ def late_pull(experiment: Experiment) -> float:
     """How far the shared model's first steps would pull it within the longest delay.
 
     The motion w' = -A w(t - tau) is stable where the largest eigenvalue of A times tau is below
-    pi / 2. Asynchronous servers, whose delays are random, are not looked at.
+    pi / 2. Asynchronous servers, whose delays are random, are not checked.
     """
     e = experiment
     delays = as_delays(e.delays, e.num_clients)

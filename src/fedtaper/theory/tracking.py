@@ -59,7 +59,7 @@ class Tracking:
     theory: float
 
     def band(self, kind: Kind = "finite", shares: Sequence[float] = (0.1, 0.5, 0.9)) -> Array:
-        """Quantiles over the seeds, one row a share, (shares, windows)."""
+        """Quantiles over the seeds, one row per share, (shares, windows)."""
         one_of("kind", kind, KINDS)
         levels = as_numbers("shares", shares)
         if levels.ndim > 1 or not np.all((levels >= 0) & (levels <= 1)):
@@ -67,13 +67,15 @@ class Tracking:
         return np.quantile(getattr(self, kind), levels, axis=0)
 
     def fall(self, early: tuple[int, int], late: tuple[int, int], kind: Kind = "finite") -> float:
-        """How many times smaller late windows' median is than early ones' (rounds from, to)."""
+        """How many times smaller late windows' median is than early ones' (pairs of rounds)."""
         median = self.band(kind, [0.5])[0]
         middle = []
         for span in (early, late):
             low, high = (*whole_list("rounds from, to", span), None, None)[:2]
             if low is None or high is None:
-                raise FedtaperError(f"early and late are rounds from and to, not {span!r:.80}")
+                raise FedtaperError(
+                    f"early and late must be pairs of rounds (from, to), not {span!r:.80}"
+                )
             inside = median[(self.round >= low) & (self.round <= high)]
             if not len(inside):
                 raise FedtaperError(f"no window starts in rounds {low} to {high}")
@@ -101,7 +103,7 @@ def power_law(rounds: NDArray[Any], values: Array) -> Fit:
 
     x = np.log(np.asarray(rounds, dtype=np.float64))
     if len(x) < 3:
-        raise FedtaperError(f"a fit needs 3 windows or more, not {len(x)}")
+        raise FedtaperError(f"a fit needs at least 3 windows, not {len(x)}")
     y = np.log(np.maximum(values, 1e-300))
     y = y[np.all(np.isfinite(y), axis=1)]
     if not len(y):
@@ -159,7 +161,9 @@ def tracking_error(
 def round_record(run: Run) -> tuple[Array, Array]:
     """All shared models (seeds, rounds + 1, d) and times T_0, T_1, ...; first those before 1."""
     if run.w is None or run.w0 is None:
-        raise FedtaperError("the run kept no trajectory of its model, so it cannot be compared")
+        raise FedtaperError(
+            "the run kept no trajectory of its model, so it cannot be compared with the ODE"
+        )
     if not len(run.round):
         raise FedtaperError("the run has no finite round: " + "; ".join(map(str, run.diverged)))
     if len(run.round) != run.round[-1]:
@@ -169,7 +173,7 @@ def round_record(run: Run) -> tuple[Array, Array]:
 
 
 def window_length(t: Array, window: float | None) -> float:
-    """As asked; by default half of what the last tenth of the rounds takes of the ODE's time."""
+    """The window's length: by default half of the ODE's time of the last tenth of the rounds."""
     if window is not None:
         check_number("window", window, above=0)
         return float(window)
@@ -179,7 +183,7 @@ def window_length(t: Array, window: float | None) -> float:
 def window_starts(t: Array, window: float, starts: Iterable[int] | None) -> NDArray[np.int64]:
     """The rounds at which windows start, checked against the run's length."""
     if not (math.isfinite(window) and window > 0):
-        raise FedtaperError(f"a window is a length above 0 of the ODE's time, not {window!r}")
+        raise FedtaperError(f"window must be a length above 0 of the ODE's time, not {window!r}")
     last = int(np.searchsorted(t, t[-1] - window * (1 - 1e-12), side="right")) - 1
     if last < 1:
         raise FedtaperError(
@@ -198,7 +202,7 @@ def window_starts(t: Array, window: float, starts: Iterable[int] | None) -> NDAr
 
 
 def _farthest(follow: Any, w: Array, t: Array, k: int, window: float) -> Array:
-    """Of one window, for every seed: the largest distance between run and ODE."""
+    """The largest distance between run and ODE in one window, for every seed."""
     stop = t[k] + window
     last = min(int(np.searchsorted(t, stop)), len(t) - 1)  # the round that holds the end
     inner = np.arange(1, PARTS + 1) / PARTS
