@@ -66,7 +66,7 @@ def stand_in(folder, name, text):
     ["x$(touch P)y", "a b", "a\nlisten 80;", "a;b", "'", '"', "", "-x", "a..b", "x" * 300, "a/b"],
 )
 def test_a_host_that_could_be_more_than_a_host_is_refused(file, tmp_path, host):
-    with pytest.raises(ft.FedtaperError, match="is no host"):
+    with pytest.raises(ft.FedtaperError, match="is not a host"):
         write_deployment(file, tmp_path / "out", host, Ports())
     assert not (tmp_path / "out").exists(), "and nothing is written"
 
@@ -112,7 +112,7 @@ def test_an_authority_is_never_replaced_and_certificates_renew(deployment):
     before = {name: (server / name).read_bytes() for name in ("ca.key", "ca.crt", "server.pem")}
     again = script(server / "certificates.sh")
     assert again.returncode == 1
-    assert "is here already" in again.stderr
+    assert "exists already" in again.stderr
     assert before == {name: (server / name).read_bytes() for name in before}
     assert script(server / "certificates.sh", "renew").returncode == 0
     assert (server / "server.pem").read_bytes() != before["server.pem"]
@@ -132,7 +132,7 @@ def test_a_key_is_never_replaced(deployment):
     before = (place / "a.b").read_bytes()
     again = script(place / "key.sh")
     assert again.returncode == 1
-    assert "is here already" in again.stderr
+    assert "exists already" in again.stderr
     assert (place / "a.b").read_bytes() == before
 
 
@@ -251,7 +251,7 @@ def test_the_firewall_lets_the_operator_and_the_proxy_through(deployment, tmp_pa
     owner = getpass.getuser()
     done = script(firewall, owner, programs=fake, SUDO_USER=owner)
     assert done.returncode == 0, done.stderr
-    assert f"answers to {owner} and {owner} alone" in done.stdout
+    assert f"answers only to {owner} and {owner}" in done.stdout
     text = rules.read_text()
     allowed = f'oifname "lo" tcp dport 8000 meta skuid {{ "{owner}", "{owner}" }} accept'
     assert text.index(allowed) < text.index('oifname "lo" tcp dport 8000 reject')
@@ -328,7 +328,7 @@ def test_the_command_takes_paths_as_they_are(file, tmp_path, monkeypatch):
     done = CliRunner().invoke(command, ["deploy", str(file), "--out", "x[red]y"])
     assert done.exit_code == 0, done.output
     assert "x[red]y/README.md" in done.output
-    assert "To every site travel: pyproject.toml" in done.output
+    assert "Sent to every site: pyproject.toml" in done.output
     assert (tmp_path / "x[red]y" / "server" / "run.sh").is_file()
 
 

@@ -45,15 +45,15 @@ clientapp = "fedtaper.deploy.apps:client_app"
 [tool.flwr.app.config]
 federation = "{federation}"
 out = ""     # the run folder, on the server's machine
-nodes = ""   # site=node id,... where sites are bound to their keys
+nodes = ""   # site=node id,... if sites are bound to their keys
 """
 
 
 def app_name(word: str) -> str:
-    """A name that Flower and Python both take: letters, digits, hyphens, at most 32."""
+    """A name that both Flower and Python accept: letters, digits, hyphens, at most 32."""
     name = re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-")[:32].strip("-")
     if not name or not name[0].isalpha():
-        raise FedtaperError(f"{word!r} is no name for an app: begin with a letter")
+        raise FedtaperError(f"{word!r} is not a valid name for an app: begin with a letter")
     return name
 
 
@@ -64,7 +64,7 @@ def pyproject(name: str, federation: str, extra: str = "") -> str:
 
 
 def app_of(file: Path) -> Path | None:
-    """The Flower app that a federation file lies in, if any."""
+    """The Flower app that contains a federation file, if any."""
     for folder in list(file.resolve().parents)[:3]:
         found = folder / "pyproject.toml"
         if found.is_file():
@@ -76,7 +76,7 @@ def app_of(file: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class Written:
-    """An app as it was written: the files that travel to the sites, and those left out."""
+    """An app as it was written: the files that are sent to the sites, and those left out."""
 
     travels: tuple[str, ...]
     left_out: tuple[str, ...] = ()
@@ -91,12 +91,14 @@ def write_app(file: Path, target: Path) -> Written:
 def _copied(own: Path, target: Path) -> Written:
     """The user's app: Python, TOML, README and LICENSE, and what its pyproject.toml names.
 
-    Data that lies beside the code is not to travel by accident.
+    Data beside the code must not be sent by accident.
     """
     settings = tomllib.loads((own / "pyproject.toml").read_text(encoding="utf-8"))
     include = settings.get("tool", {}).get("fedtaper", {}).get("include", [])
     if not isinstance(include, list) or not all(isinstance(entry, str) for entry in include):
-        raise FedtaperError(f"{own}/pyproject.toml: include in [tool.fedtaper] is a list of files")
+        raise FedtaperError(
+            f"{own}/pyproject.toml: include in [tool.fedtaper] must be a list of files"
+        )
     travels, left_out = [], []
     for path in _files(own, target):
         name = path.relative_to(own)
@@ -110,7 +112,7 @@ def _copied(own: Path, target: Path) -> Written:
 
 
 def _files(own: Path, target: Path) -> list[Path]:
-    """An app's plain files, without runs, deployments, environments and what is hidden."""
+    """An app's plain files, without runs, deployments, environments and hidden files."""
     found = []
     for place, folders, names in os.walk(own):
         here = Path(place)
@@ -128,7 +130,7 @@ def _files(own: Path, target: Path) -> list[Path]:
 
 
 def _made(file: Path, target: Path) -> Written:
-    """An app around a file that lies in none; a task may be a module beside the file."""
+    """An app around a file that is in none; a task may be a module beside the file."""
     plan = read_federation(file)
     module = _task_module(file, plan.federation.task)
     name = app_name(f"{file.stem[:24]}-app")  # not the name of some module
@@ -159,7 +161,7 @@ def _task_module(file: Path, task: str | None) -> Path | None:
     found = file.resolve().parent / f"{name}.py"
     if not (name.isidentifier() and found.is_file()):
         raise FedtaperError(
-            f"{file} names the task {task} but lies in no Flower app, and there is no {name}.py "
+            f"{file} names the task {task} but is not in a Flower app, and there is no {name}.py "
             "beside it: put it there, or make an app with fedtaper new NAME"
         )
     return found

@@ -1,4 +1,4 @@
-"""The two Flower apps, ready to be named in an app's pyproject.toml.
+"""The two Flower apps, for an app's pyproject.toml.
 
 [tool.flwr.app.components]
 serverapp = "fedtaper.deploy.apps:server_app"

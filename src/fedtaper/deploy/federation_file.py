@@ -24,14 +24,14 @@ class FederationFile:
     log: Log | None = None
 
     def experiment(self, problem: Any = None) -> Experiment:
-        """The experiment; ``problem`` where it is a task's."""
+        """The experiment; ``problem`` if that comes from a task."""
         return from_toml(self.text, self.folder, problem)
 
 
 def read_federation(path: str | Path, sites: int | None = None) -> FederationFile:
     """A federation file: an experiment's TOML with a table [federation].
 
-    ``sites`` numbers the sites where the file has no such table.
+    ``sites`` is the number of sites if the file has no such table.
     """
     path = Path(path)
     try:
@@ -70,5 +70,7 @@ def _federation(tree: dict[str, Any], text: str, folder: Path, sites: int | None
     if made.task is None:
         clients = from_toml(text, folder).num_clients
         if clients != len(made.sites):
-            raise FedtaperError(f"{len(made.sites)} sites for {clients} clients; they must match")
+            raise FedtaperError(
+                f"{len(made.sites)} sites for {clients} clients: the numbers must match"
+            )
     return made

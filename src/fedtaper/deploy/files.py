@@ -1,7 +1,7 @@
 """``fedtaper deploy``: the exact commands of a federation, as scripts that are safe by default.
 
-TLS everywhere, every site known by its key, private keys readable by their owner alone, and
-the port that takes orders from the operator kept apart from the one that sites can reach.
+TLS everywhere, every site known by its key, private keys readable only by their owner, and
+the port for the operator's commands separate from the one that sites can reach.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedtaper.storage import store
 
 @dataclass(frozen=True)
 class Deployment:
-    """What was written: for whom, and what travels to them."""
+    """What was written: for whom, and what is sent to them."""
 
     federation: Federation
     app: Written
@@ -38,8 +38,8 @@ def write_deployment(
     """Write app, scripts and a guide for a federation file into ``out``.
 
     ``direct`` lets sites reach the SuperLink's own port, for a rehearsal on one machine.
-    ``resume`` writes app and scripts anew into a deployment that is there, and leaves
-    certificates, keys, registered nodes and the run as they are.
+    ``resume`` writes app and scripts again into an existing deployment, and keeps
+    certificates, keys, registered nodes and the run.
     """
     federation = read_federation(file).federation
     checked_host(host)
@@ -64,7 +64,7 @@ def write_deployment(
 
 
 def _prepared(out: Path, resume: bool) -> Path:
-    """The folder, new or of a deployment that is there."""
+    """The folder, new or of an existing deployment."""
     there = (out / SERVER_SCRIPT).is_file()
     if resume and out.is_dir() and any(out.iterdir()) and not there:
         raise FedtaperError(f"{out} holds no deployment: name its folder, or leave out --resume")

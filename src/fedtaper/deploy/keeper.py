@@ -1,9 +1,9 @@
-"""Ends a rehearsal's processes when the program that started them is gone, however it went.
+"""Ends a rehearsal's processes when the program that started them has ended in any way.
 
-Run as a program of its own, ``python keeper.py MARK``, with a pipe as its input: when the other
-end of the pipe closes, every process whose environment holds MARK is ended. A program that is
-killed cannot clean up after itself, but its pipes are closed. Nothing but the standard library
-is imported here: it starts in no time, and outlives an installation that breaks.
+Run as a separate program, ``python keeper.py MARK``, with a pipe as its input: when the other
+end of the pipe closes, every process whose environment contains MARK is ended. A program that is
+killed cannot clean up after itself, but its pipes are closed. Only the standard library is
+imported here: this starts fast, and survives a broken installation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PATIENCE = 5.0  # seconds between asking politely and not
 
 
 def marked(mark: str) -> set[int]:
-    """This user's processes that were given an environment with that entry."""
+    """This user's processes whose environment has that entry."""
     found = set()
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -45,14 +45,14 @@ def descendants(pid: int) -> set[int]:
 
 
 def signal_all(pids: set[int], number: int) -> None:
-    """Send a signal to those that are still there."""
+    """Send a signal to those processes that still exist."""
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
 def end_marked(mark: str, patience: float = PATIENCE) -> None:
-    """End every process with that mark: politely, then not."""
+    """End every process with that mark: first with SIGTERM, then with SIGKILL."""
     signal_all(marked(mark), signal.SIGTERM)
     end = time.monotonic() + patience
     while (left := marked(mark)) and time.monotonic() < end:
@@ -61,7 +61,7 @@ def end_marked(mark: str, patience: float = PATIENCE) -> None:
 
 
 def main() -> None:
-    """Wait for the end of the input, then end what is marked."""
+    """Wait for the end of the input, then end the marked processes."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()

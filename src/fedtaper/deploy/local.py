@@ -1,7 +1,7 @@
-"""``fedtaper deploy --local``: the whole federation on loopback, by the scripts as written.
+"""``fedtaper deploy --local``: the whole federation on loopback, with the written scripts.
 
 Real SuperLink and SuperNode processes, with TLS and with every site's own key: a rehearsal of
-what will happen on many machines.
+the deployment on many machines.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ LOG_LINES = 20
 
 
 class LocalFederation:
-    """A federation's processes on this machine; leaving it stops them all.
+    """A federation's processes on this machine; leaving the context stops them all.
 
-    ``sites`` is how many sites the file is expected to have, ``port`` the SuperLink's (a free
-    one otherwise). ``resume`` goes on with the rehearsal in ``out``: its certificates, keys,
-    nodes and run. A start that is refused writes nothing.
+    ``sites`` is how many sites the file is expected to have, ``port`` the SuperLink's (by default
+    a free one). ``resume`` continues the rehearsal in ``out``: its certificates, keys, nodes and
+    run. A start that is refused writes nothing.
 
     >>> with LocalFederation("federation.toml", "rehearsal") as local:  # doctest: +SKIP
     ...     run = local.run()
@@ -127,19 +127,19 @@ class LocalFederation:
         shutil.copy(self.server / "ca.crt", place)
 
     def register(self, site: str) -> str:
-        """Let a site in; its node id."""
+        """Register a site; returns its node id."""
         key = self.folder / "sites" / site / f"{site}.pub"
         self._do("server", "register.sh", site, str(key))
         return self._registered()[site]
 
     def _registered(self) -> dict[str, str]:
-        """Site to node id, as register.sh noted them."""
+        """Site to node id, as register.sh wrote them."""
         file = self.server / "nodes"
         lines = file.read_text(encoding="utf-8").split() if file.is_file() else []
         return {site: node for site, _, node in (line.partition("=") for line in lines)}
 
     def start_superlink(self) -> None:
-        """Start it, or start it again on its database."""
+        """Start the SuperLink, or start it again on its database."""
         log = self.folder / "superlink.log"
         self.superlink = processes.start(["./superlink.sh"], log, self._env(), self.server)
         processes.wait_for_port(self.port, self.superlink, log, START_SECONDS)
@@ -152,24 +152,24 @@ class LocalFederation:
         )
 
     def submit(self) -> str:
-        """Hand the run in (again: it goes on where it stopped); its number."""
+        """Submit the run (again: it continues where it stopped); returns its number."""
         bound = ",".join(f"{site}={node}" for site, node in self.nodes.items())
         config = f'out="{self.run_folder}" nodes="{bound}"'
         answer = _json(
             self._flwr("run", "../app", "federation", "--run-config", config, "--format", "json")
         )
         if not answer.get("success", True) or "run-id" not in answer:
-            raise FedtaperError(f"the run was not taken: {answer}")
+            raise FedtaperError(f"Flower did not accept the run: {answer}")
         return str(answer["run-id"])
 
     def status(self, run_id: str) -> str:
-        """What Flower says of a run, such as "running" or "finished:completed"."""
+        """A run's status in Flower, such as "running" or "finished:completed"."""
         answer = _json(self._flwr("list", "federation", "--run-id", run_id, "--format", "json"))
         rows = answer.get("runs") or [{}]
         return str(rows[0].get("status", "unknown"))
 
     def run(self, seconds: float = 600.0) -> Run:
-        """Hand the run in, wait for it and say how far it is, load it."""
+        """Submit the run, wait for it while reporting its progress, and load it."""
         if store.is_complete(self.run_folder):
             return self.load()
         run_id = self.submit()
@@ -184,13 +184,13 @@ class LocalFederation:
                 if state.startswith("finished") and not store.is_complete(self.run_folder):
                     why = self.trouble(run_id)
                     if why == "Stopped()":  # by a signal, or from the live page
-                        raise FedtaperError("the run was stopped; --resume goes on with it")
+                        raise FedtaperError("the run was stopped; continue it with --resume")
                     raise FedtaperError(f"the run failed: {why}")
             time.sleep(LOOK)
-        where = last_line(self.run_folder) or "it did not begin"
+        where = last_line(self.run_folder) or "it did not start"
         raise FedtaperError(
-            f"the run is not done after {seconds:g} s ({where}): --seconds gives it longer, "
-            "--resume goes on with it"
+            f"the run is not finished after {seconds:g} s ({where}): give it more time with "
+            "--seconds, and continue it with --resume"
         )
 
     def load(self) -> Run:
@@ -198,7 +198,7 @@ class LocalFederation:
         return store.load(self.run_folder)
 
     def trouble(self, run_id: str) -> str:
-        """Why the run ended: its own words, else the end of its log."""
+        """Why the run ended: its own message, or the end of its log."""
         found = why_stopped(self.run_folder)
         if found:
             return found
@@ -230,7 +230,7 @@ class LocalFederation:
         return done.stdout
 
     def _env(self) -> dict[str, str]:
-        """This interpreter's programs first; one thread each: the sites share the machine."""
+        """The environment: this interpreter's programs first, and one thread per process."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
         home = {"FLWR_HOME": str(self.folder / "flower")}
@@ -242,7 +242,7 @@ def _leave(number: int, frame: Any) -> None:
 
 
 def _ports(count: int, wanted: int | None) -> Ports:
-    """Free ports; the SuperNodes take a stretch of them."""
+    """Free ports; the SuperNodes use a range of them."""
     if wanted is not None and not processes.is_free(checked_port("--port", wanted)):
         raise FedtaperError(f"port {wanted} is taken on this machine: choose another --port")
     for _ in range(50):
@@ -258,5 +258,5 @@ def _json(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text[text.index("{") :])
     except ValueError:
-        raise FedtaperError(f"Flower's answer is not understood: {text[:300]}") from None
+        raise FedtaperError(f"Flower's answer cannot be read: {text[:300]}") from None
     return dict(found)

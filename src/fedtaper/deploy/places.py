@@ -1,4 +1,4 @@
-"""Hosts, ports and paths that go into scripts: checked, and quoted for where they stand."""
+"""Hosts, ports and paths for scripts: checked, and quoted for their place."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Ports:
 
 
 def checked_port(name: str, port: Any) -> int:
-    """A port, or what is wrong with it."""
+    """The port, or an error that says what is wrong with it."""
     if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= LARGEST_PORT:
         raise FedtaperError(f"{name} must be a port from 1 to {LARGEST_PORT}, not {port!r}")
     return port
 
 
 def checked_host(host: str) -> str:
-    """A host name or an address: nothing that a shell or nginx could take for more.
+    """A host name or an address: nothing that a shell or nginx could misread.
 
     >>> checked_host("federation.example.org")
     'federation.example.org'
@@ -49,7 +49,8 @@ def checked_host(host: str) -> str:
     named = len(host) <= 253 and all(LABEL.fullmatch(part) for part in host.split("."))
     if not named and not is_address(host):
         raise FedtaperError(
-            f"{host[:80]!r} is no host: give a name such as federation.example.org, or an address"
+            f"{host[:80]!r} is not a host: give a name such as federation.example.org, or an "
+            "address"
         )
     return host
 
@@ -73,7 +74,7 @@ def with_port(host: str, port: int) -> str:
 
 
 def quotable(path: Path) -> str:
-    """A path that may stand between double quotes in TOML and nginx."""
+    """A path that can be put in double quotes in TOML and nginx."""
     text = str(path)
     if not text.isprintable() or any(sign in text for sign in '"\\$'):
         raise FedtaperError(

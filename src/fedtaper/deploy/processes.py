@@ -1,4 +1,4 @@
-"""Processes that are always cleaned up: each leads a group, and its descendants are known."""
+"""Processes that are always cleaned up: each leads a process group with known descendants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["descendants"]
 def start(
     command: Sequence[str], log: Path, env: Mapping[str, str], cwd: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """A process in a group of its own, its output in a file."""
+    """Start a process in its own group, with its output in a file."""
     with log.open("ab") as file:
         return subprocess.Popen(
             list(command),
@@ -37,7 +37,7 @@ def start(
 
 
 def stop(process: subprocess.Popen[Any], patience: float = 5.0) -> None:
-    """End a process with all its descendants: politely, then not."""
+    """End a process with all its descendants: first with SIGTERM, then with SIGKILL."""
     members = {process.pid, *descendants(process.pid)}
     signal_all(members, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
@@ -50,7 +50,7 @@ def stop(process: subprocess.Popen[Any], patience: float = 5.0) -> None:
 
 
 class Keeper:
-    """A process that ends all processes with a mark in their environment when we are gone."""
+    """A process that ends all processes with a mark in their environment when this one ends."""
 
     def __init__(self, mark: str) -> None:
         command = [sys.executable, "-S", "-E", keeper.__file__, mark]
@@ -70,7 +70,7 @@ class Keeper:
 
 
 def kill(process: subprocess.Popen[Any]) -> None:
-    """Kill -9 a process with all its descendants at once."""
+    """Kill a process with all its descendants at once (SIGKILL)."""
     signal_all({process.pid, *descendants(process.pid)}, signal.SIGKILL)
     process.wait(timeout=10)
 
@@ -83,7 +83,7 @@ def command_line(pid: int) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nothing listens on now."""
+    """Ports of 127.0.0.1 on which nothing listens now."""
     holds = [socket.socket() for _ in range(count)]
     try:
         for hold in holds:
@@ -95,7 +95,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """Whether one can listen there."""
+    """Whether the port is free to listen on."""
     with socket.socket() as probe, suppress(OSError, OverflowError):
         probe.bind(("127.0.0.1", port))
         return True
@@ -103,7 +103,7 @@ def is_free(port: int) -> bool:
 
 
 def wait_for_port(port: int, process: subprocess.Popen[Any], log: Path, seconds: float) -> None:
-    """Until something listens there."""
+    """Wait until something listens on the port."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if process.poll() is not None:

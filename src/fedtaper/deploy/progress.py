@@ -1,4 +1,4 @@
-"""How far a deployed run is: one line, in the server's log and in a file of the run folder."""
+"""The progress of a deployed run: one line, in the server's log and in a file of its folder."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ STOPPED = "stopped: "
 
 
 class Progress:
-    """Says each line once, and keeps the last where a rehearsal finds it."""
+    """Prints each line once, and keeps the last one in the run folder for a rehearsal."""
 
     def __init__(self, out: Path | None, rounds: int = 0) -> None:
         self.out, self.rounds, self.said = out, rounds, ""
 
     def __call__(self, line: str) -> None:
-        """Something new."""
+        """Print a new line."""
         if line == self.said:
             return
         self.said = line
@@ -30,17 +30,17 @@ class Progress:
             store.write_text(self.out / PROGRESS, line + "\n")
 
     def round(self, number: int, values: Mapping[str, float]) -> None:
-        """A round is whole."""
+        """Report a complete round."""
         self(round_line(number, self.rounds, values))
 
     def stopped(self, trouble: BaseException) -> None:
-        """The run ended before its last round."""
+        """Report that the run ended before its last round."""
         text = str(trouble) if isinstance(trouble, FedtaperError) else repr(trouble)
         self(STOPPED + " ".join(text.split()))
 
 
 def round_line(number: int, rounds: int, values: Mapping[str, float]) -> str:
-    """A round in a line.
+    """A round as one line.
 
     >>> round_line(3, 5, {"answered": 3, "test_accuracy": 0.8214, "train_loss": 0.6})
     'round 3/5, 3 answered, test accuracy 0.821'
@@ -55,13 +55,13 @@ def round_line(number: int, rounds: int, values: Mapping[str, float]) -> str:
 
 
 def last_line(out: Path) -> str:
-    """What was said last in that run folder, if anything."""
+    """The last line in that run folder, if there is one."""
     with suppress(OSError):
         return (out / PROGRESS).read_text(encoding="utf-8").strip()
     return ""
 
 
 def why_stopped(out: Path) -> str:
-    """Why the run in that folder ended, where it said so."""
+    """Why the run in that folder ended, if that was reported."""
     line = last_line(out)
     return line.removeprefix(STOPPED) if line.startswith(STOPPED) else ""

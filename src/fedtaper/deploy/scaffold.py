@@ -1,4 +1,4 @@
-"""``fedtaper new``: a Flower app that runs as it is, with places for your own model and data."""
+"""``fedtaper new``: a Flower app that runs unchanged, with places for your own model and data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedtaper.storage import store
 
 USED = {"fedtaper", "flwr", "grpc", "matplotlib", "numba", "numpy", "ray", "scipy", "torch"}
 TASK = '''\
-"""Our model and data. Replace the three functions by your own; nothing else has to change."""
+"""Our model and data. Replace the functions with your own; nothing else has to change."""
 
 import numpy as np
 import torch
@@ -26,12 +26,12 @@ SITES = ("north", "south", "west")
 
 
 def model() -> torch.nn.Module:
-    """A fresh network, without running statistics (GroupNorm in place of BatchNorm)."""
+    """A fresh network, without running statistics (GroupNorm instead of BatchNorm)."""
     return torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
 
 
 def loss(network, x, y):
-    """A mini-batch's mean loss, and the share of right answers."""
+    """A mini-batch's mean loss, and the share of correct answers."""
     answers = network(x)
     return cross_entropy(answers, y), (answers.argmax(1) == y).float().mean()
 
@@ -86,7 +86,7 @@ sites = ["north", "south", "west"]   # in the order of the schedules
 task = "{package}.task:task"
 deadline = 300.0       # seconds a site has to answer in a round
 quorum = 2             # answers that make a round count
-max_growth = 100.0     # reject an update that is so many times a site's usual size
+max_growth = 100.0     # reject an update that is this many times a site's usual size
 """
 README = """\
 # {name}
@@ -95,13 +95,13 @@ A federation on Flower in which each site has its own tapering step size.
 
     pip install -e .                       # at the server and at every site
 
-Try it on this machine, the sites being processes:
+Try it on this machine, with the sites as processes:
 
     fedtaper run {package}/federation.toml --engine flower --out runs/first
     fedtaper report runs/first
 
-The same through Flower's own command (it leaves a SuperLink running in the background; the
-run folder is where `out` says; the first line keeps it from fetching packages for every run):
+The same with Flower's own command (it leaves a SuperLink running in the background; `out` names
+the run folder; the first line stops it from downloading packages for every run):
 
     export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
     flwr run . local --stream --federation-config 'num-supernodes=3' \\
@@ -116,8 +116,8 @@ Write the scripts for your machines:
     fedtaper deploy {package}/federation.toml --host federation.example.org --out deployment
 
 Your own model and data go into `{package}/task.py`, the sites and how much each counts into
-`{package}/federation.toml`. To the sites travel Python and TOML files, this README and a LICENSE;
-further files only where `pyproject.toml` names them:
+`{package}/federation.toml`. Python and TOML files, this README and a LICENSE are sent to the
+sites; other files only if `pyproject.toml` names them:
 
 ```toml
 [tool.fedtaper]
@@ -127,18 +127,20 @@ include = ["{package}/labels.json"]
 
 
 def _refuse_shadows(package: str) -> None:
-    """Refuse a package name that would hide one that the app imports."""
+    """Refuse a package name that would hide a package that the app imports."""
     try:
         found = importlib.util.find_spec(package)
     except (ImportError, ValueError):
         found = None
     known = package in USED or package in sys.stdlib_module_names or keyword.iskeyword(package)
     if known or (found is not None and found.origin is not None):
-        raise FedtaperError(f"{package} is the name of a Python package already: choose another")
+        raise FedtaperError(
+            f"{package} is already the name of a Python package: choose another name"
+        )
 
 
 def new_app(name: str, folder: str | Path = ".") -> Path:
-    """Write a ready app into a new folder of that name."""
+    """Write a complete app into a new folder of that name."""
     name = app_name(name)
     _refuse_shadows(name.replace("-", "_"))
     target = Path(folder) / name

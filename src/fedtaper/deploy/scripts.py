@@ -47,7 +47,7 @@ server() {
 case "${1:-}" in
   "")
     for file in ca.key ca.crt server.key server.pem; do
-      [ ! -e "$file" ] || fail "$file is here already, and a new authority would lock every site" \\
+      [ ! -e "$file" ] || fail "$file exists already, and a new authority would lock every site" \\
         "out: use certificates.sh renew"
     done
     openssl ecparam -name secp384r1 -genkey -noout -out ca.key
@@ -76,7 +76,7 @@ exec flower-superlink --host 127.0.0.1 --port @own_port@ \\
 """
 SITES = 'sites="@sites@"\n'
 REGISTER = """\
-# usage: register.sh SITE PUBLIC_KEY; the node id in the answer is noted in the file nodes
+# usage: register.sh SITE PUBLIC_KEY; writes the node id from the answer to the file nodes
 [ $# -eq 2 ] || fail "usage: register.sh SITE PUBLIC_KEY"
 case " $sites " in *" $1 "*) ;; *) fail "there is no site $1 in this federation: $sites" ;; esac
 [ -r "$2" ] || fail "there is no public key $2"
@@ -107,7 +107,7 @@ for line in open("nodes"):
 '
 """
 RUN = """\
-# run again after any stop: it goes on from the last whole round in the run folder
+# run this again after any stop: it continues from the last complete round in the run folder
 # usage: run.sh; every site must be in the file nodes, which register.sh writes
 [ $# -eq 0 ] || fail "usage: run.sh (the node ids come from the file nodes)"
 case "$PWD" in *[\\"\\\\]*) fail "$PWD has a quote or a backslash: move the folder" ;; esac
@@ -118,15 +118,15 @@ for site in $sites; do
   line=$(awk -F= -v site="$site" '$1 "" == site "" && $2 ~ /^[0-9]+$/' nodes | tail -n 1)
   if [ -n "$line" ]; then bound="$bound${bound:+,}$line"; else missing="$missing $site"; fi
 done
-[ -z "$missing" ] || fail "no node id for:$missing; register.sh SITE PUBLIC_KEY notes it"
+[ -z "$missing" ] || fail "no node id for:$missing; get it with register.sh SITE PUBLIC_KEY"
 export FLWR_HOME="$PWD/operator"
 exec flwr run ../app federation --stream \\
   --run-config "out=\\"$PWD/run\\" nodes=\\"$bound\\""
 """
 FIREWALL = """\
 # usage: sudo ./firewall.sh [PROXY_USER]    only you and nginx's account reach the SuperLink
-# Any other account on this machine could give orders to every site. With nftables; it does not
-# outlast a restart of the machine: add it to your own rules.
+# Any other account on this machine could give orders to every site. Uses nftables, and does not
+# survive a restart of the machine: add it to your own rules.
 operator=${SUDO_USER:?run it with sudo, from the account that runs superlink.sh}
 proxy=${1:-www-data}
 needs nft "install nftables, or use a machine without other accounts"
@@ -142,22 +142,22 @@ table inet fedtaper_@own_port@ {
   }
 }
 RULES
-echo "127.0.0.1:@own_port@ answers to $operator and $proxy alone"
+echo "127.0.0.1:@own_port@ answers only to $operator and $proxy"
 """
 KEY = """\
 # the private key stays here; send @site@.pub to the operator
-[ ! -e '@site@' ] || fail "the key @site@ is here already; the server knows its public half"
+[ ! -e '@site@' ] || fail "the key @site@ exists already; the server knows its public half"
 ssh-keygen -q -t ecdsa -b 384 -N "" -C '@site@' -f '@site@'
 chmod 600 '@site@'
 """
 SUPERNODE = """\
 # needs here: ca.crt (from the operator) and the private key @site@ (from key.sh)
-# The server's app runs here, with this account's rights: use an account of its own.
-# To keep a step size of your own: add  c=0.1 delta=0.76  to the node config.
+# The server's app runs here, with this account's rights: use a separate account.
+# To set your own step size: add  c=0.1 delta=0.76  to the node config.
 [ -r ca.crt ] || fail "ca.crt is missing: ask the operator for it"
 [ -r '@site@' ] || fail "the private key @site@ is missing: run key.sh first"
 needs flower-supernode 'pip install "fedtaper[flower]", or activate its environment'
-# What the local rule remembers from round to round is in the folder memory, and stays here.
+# What the local rule remembers from round to round is kept in the folder memory, and stays here.
 case "$PWD" in *[\\"\\\\]*) fail "$PWD has a quote or a backslash: move the folder" ;; esac
 trusted=()
 if [ -f trusted-entities.yaml ]; then  # run only apps that one of these keys has signed
@@ -180,7 +180,7 @@ while true; do
   [ $((SECONDS - began)) -lt 120 ] || attempt=0
   attempt=$((attempt + 1))
   [ "$attempt" -le 8 ] || fail "the SuperNode ended $attempt times: is its key registered?"
-  # the server takes a node that was lost back once it has missed it, which takes a minute
+  # the server accepts a lost node again once it has noticed the loss, which takes a minute
   echo "the SuperNode ended ($code): attempt $attempt of 8, again in 15 s" >&2
   sleep 15 &
   wait $!
@@ -193,8 +193,8 @@ root-certificates = "@ca@"
 """
 PROXY = """\
 # nginx in front of the SuperLink: sites reach the fleet paths and nothing else. Whoever
-# reaches the other paths can send code to every site, so the SuperLink itself listens on
-# 127.0.0.1 alone and only the operator, on the server's machine, talks to it.
+# reaches the other paths can send code to every site, so the SuperLink itself listens only on
+# 127.0.0.1 and only the operator, on the server's machine, talks to it.
 server {
     listen @public_port@ ssl;
     server_name @host@;
@@ -217,46 +217,46 @@ server {
 README = """\
 # A federation of @count@ sites: @names_of_sites@
 
-Every machine needs Python >= 3.11 and `pip install "fedtaper[flower]"` (with what your task
-needs), the same versions everywhere.
+Every machine needs Python >= 3.11 and `pip install "fedtaper[flower]"` (and what your task
+needs), with the same versions everywhere.
 
 **Sites run the server's app.** Whoever can give orders to the SuperLink decides what code runs
-at every site, with the rights of the account that runs `supernode.sh`. So sites trust the
-operator; give the SuperNode an account (or a container) that can read the data of this
-federation and nothing else.
+at every site, with the rights of the account that runs `supernode.sh`. So sites must trust the
+operator; give the SuperNode an account (or a container) that can read only the data of this
+federation.
 
 On the server's machine, in `server/`:
 
 1. `./certificates.sh` makes the certificates. Give `ca.crt` to every site. Later
    `./certificates.sh renew` makes a new server certificate; sites keep their `ca.crt`.
-2. `./superlink.sh` and leave it running. It listens on 127.0.0.1:@own_port@ alone. Every account of
-   this machine reaches that port, and Flower asks none of them who they are: use a machine
-   without other accounts, or `sudo ./firewall.sh` (nftables).
+2. Start `./superlink.sh` and leave it running. It listens only on 127.0.0.1:@own_port@. Every
+   account of this machine can reach that port, and Flower does not authenticate them: use a
+   machine without other accounts, or `sudo ./firewall.sh` (nftables).
 3. Put `proxy.conf` into nginx: sites reach @host@:@public_port@, the fleet paths and no others.
 4. For each site: `./register.sh SITE SITE.pub`. The node ids go into the file `nodes`;
    `./nodes.sh` shows who is connected.
-5. `./run.sh`. After a stop of anything, the same command again goes on from the last whole
-   round. The run folder is `server/run`: `fedtaper report server/run`.
+5. Start `./run.sh`. If anything stops, the same command continues from the last complete round.
+   The run folder is `server/run`: `fedtaper report server/run`.
 
 At each site, with its own folder of `sites/`:
 
 1. `./key.sh` makes the key pair. Send the `.pub` file to the operator; nothing else leaves.
-2. Put the operator's `ca.crt` beside it; `./supernode.sh` and leave it running.
+2. Put the operator's `ca.crt` beside it; start `./supernode.sh` and leave it running.
 3. With a file `trusted-entities.yaml` here the node runs only apps that one of its keys has
    signed. Flower signs apps that are published on its hub; an app that the operator sends from
    a folder, as `run.sh` does, is then refused.
-4. Where the local rule keeps a memory (momentum, SCAFFOLD, ...), it is in the folder `memory`
-   here and stays here. Keep that folder until the run is done: a site without it is left out.
+4. If the local rule keeps a memory (momentum, SCAFFOLD, ...), it is in the folder `memory`
+   here and stays here. Keep that folder until the run is finished: a site without it is left out.
 
 A node without a registered key is refused; a registered node that claims another site's name
 is refused by the node ids in `nodes`.
 
-What travels to the sites is `app/`: @travels@.
+The folder `app/` is sent to the sites: @travels@.
 """
 
 
 def filled(text: str, words: Mapping[str, object]) -> str:
-    """The text with its words filled in; an unknown one is an error.
+    """The text with its @words@ filled in; an unknown one is an error.
 
     >>> filled("port @port@", {"port": 8000})
     'port 8000'

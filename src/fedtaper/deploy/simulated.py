@@ -16,7 +16,7 @@ MEMORY = "memory"  # in the run folder: what simulated sites remember until the 
 
 
 def run_file(file: str | Path, *, out: str | Path, resume: bool = False, **how: Any) -> Run:
-    """A federation file on simulated Flower sites; its task is imported from the app around it."""
+    """Run a federation file on simulated Flower sites; its task is imported from its app."""
     check()
     from fedtaper.deploy.server import serve
     from fedtaper.engines.flower.app import make_client_app

@@ -1,4 +1,4 @@
-"""What became of each site: how often it counted, and so what its influence really was."""
+"""How often each site's update counted, and so what its influence really was."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fedtaper.storage import store
 def realised_influence(run: Run) -> Any:
     """Effective influence with the share of rounds in which each client counted, (L,).
 
-    A client that was late, lost or rejected in a round adds nothing to it, which is what an
-    absent client does: its rate of participation is what it turned out to be.
+    A client that was late, lost or rejected in a round adds nothing to it, like an absent
+    client: its rate of participation is the one that was observed.
     """
     e = run.experiment
     rate = counted(run).mean(axis=0)

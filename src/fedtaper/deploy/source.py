@@ -21,7 +21,7 @@ from fedtaper.storage.logs import Log
 class FileSource:
     """A federation file: a path, or "package:file.toml" for one that travels with the app.
 
-    ``root`` is the app's folder, where its modules are not installed; ``memory`` a folder for
+    ``root`` is the app's folder, if its modules are not installed; ``memory`` is a folder for
     what simulated sites remember.
     """
 
@@ -48,7 +48,7 @@ class FileSource:
 
     @property
     def log(self) -> Log | None:
-        """Where else the numbers go."""
+        """Where else the numbers of each round go."""
         return self.file.log
 
     @cached_property
@@ -62,7 +62,7 @@ class FileSource:
         return self._task.data(site)
 
     def samples(self, site: str) -> int | None:
-        """How much data the site holds, where only the site knows."""
+        """How many samples the site holds, if only the site knows."""
         if self._task is None:
             return None
         from fedtaper.problems.custom import Custom

@@ -1,4 +1,4 @@
-"""The audit while the federation runs: an accusation is an event when it is first made."""
+"""The audit while the federation runs: a new accusation is an event."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Watch:
         self.accused: dict[int, str] = {}
 
     def __call__(self, k: int, norms: Any, updates: Any = None) -> None:
-        """Round k (counted from 0) is whole: add it, and look every few rounds."""
+        """Add round k (counted from 0), and audit every few rounds."""
         self.add(k, norms, updates)
         self.look(k + 1)
 
     def follow(self, e: Experiment) -> None:
-        """The schedules as they stand, where a controller moves them."""
+        """Use the current schedules, if a controller moves them."""
         self.e, self.auditor.schedules = e, list(e.schedules)
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """What was seen before a resume, from its checkpoint, once."""
+        """Add what was seen before a resume, from its checkpoint, once."""
         saved, self.saved = self.saved, None
         done = 0 if saved is None else saved["norms"].shape[1]
         if saved is not None and done and saved["round"][done - 1] == done:
@@ -48,7 +48,7 @@ class Watch:
                 self.add(k, saved["norms"][0, k], kept)
 
     def add(self, k: int, norms: Any, updates: Any = None) -> None:
-        """Sizes, NaN where a site did not count, and updates if they are kept."""
+        """Add sizes, NaN where a site did not count, and updates if they are kept."""
         asked = self.e.present(k, k + 1, self.e.seed)[0]
         sizes = np.where(asked, norms, np.nan)
         if updates is not None:
@@ -58,7 +58,7 @@ class Watch:
         self.auditor.add(sizes, n=end, updates=updates, step_sums=sums)
 
     def look(self, round_: int) -> None:
-        """Every few rounds: who is accused now, and was not before."""
+        """Every few rounds, report who is accused now and was not before."""
         if round_ % EVERY:
             return
         for client in self.auditor.result().clients:

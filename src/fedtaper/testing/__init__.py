@@ -1,6 +1,6 @@
-"""Does a problem, a rule, a schedule or an engine of your own keep the contract?
+"""Does your own problem, rule, schedule or engine keep the contract?
 
-Each function runs a list of named checks, in the manner of scikit-learn's ``check_estimator``,
+Each function runs a list of named checks, like scikit-learn's ``check_estimator``,
 and raises :class:`ContractError` with one line per check that failed. Use them in your tests::
 
     from fedtaper.testing import check_local_rule

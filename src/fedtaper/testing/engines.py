@@ -1,4 +1,4 @@
-"""Checks of an engine: it agrees with the readable loop on what it says it can do."""
+"""Checks of an engine: it agrees with the reference on everything in its capabilities."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_engine(engine: Engine, problem: Problem | None = None, close: float = 
         engine: the engine.
         problem: what to run on it; by default a small regression. Give one of a kind that the
             engine knows.
-        close: how close models have to be to the reference's, relative to their size; float32
+        close: the largest distance of models to the reference's, relative to their size; float32
             engines need about 1e-3.
 
     >>> from fedtaper.engines.compiled import ENGINE
@@ -70,8 +70,8 @@ def _small() -> Problem:
 
 
 def _has_the_one_shape(subject: _Subject) -> None:
-    need(isinstance(subject.engine, Engine), "lacks a part of Engine")
-    need(subject.e.problem.kind in subject.can.problems, "does not know this kind of problem")
+    need(isinstance(subject.engine, Engine), "it lacks a part of Engine")
+    need(subject.e.problem.kind in subject.can.problems, "it does not run this kind of problem")
     need(subject.engine.block_rounds(subject.e, 1) >= 1, "block_rounds is below 1")
 
 
@@ -91,7 +91,7 @@ def _blocks_join_without_a_seam(subject: _Subject) -> None:
         session.close()
     assert full.w is not None
     need(np.array_equal(state.w[0], full.w[-1]), "1 + 3 + 2 rounds are not 6 rounds")
-    need(state.round == 6, f"the State stands at round {state.round}, not 6")
+    need(state.round == 6, f"the State is at round {state.round}, not 6")
 
 
 def _participation_agrees(subject: _Subject) -> None:
@@ -121,4 +121,4 @@ def _every_seed_is_its_own(subject: _Subject) -> None:
         many = run(subject.e, engine=subject.engine, seeds=[3, 4], progress=False)
         alone = run(replace(subject.e, seed=4), engine=subject.engine, progress=False)
         assert many.w is not None and alone.w is not None
-        need(np.array_equal(many.w[1], alone.w), "a seed depends on its neighbours")
+        need(np.array_equal(many.w[1], alone.w), "a seed's result depends on the other seeds")

@@ -55,11 +55,11 @@ def _says_its_kind(problem: Any) -> None:
 
 
 def _has_the_parts_of_its_kind(problem: Any) -> None:
-    need(isinstance(problem, Problem), "lacks a part of Problem")
+    need(isinstance(problem, Problem), "it lacks a part of Problem")
     if is_quadratic(problem):
-        need(isinstance(problem, QuadraticProblem), "lacks a part of QuadraticProblem")
+        need(isinstance(problem, QuadraticProblem), "it lacks a part of QuadraticProblem")
     if is_network(problem):
-        need(isinstance(problem, NetworkProblem), "lacks a part of NetworkProblem")
+        need(isinstance(problem, NetworkProblem), "it lacks a part of NetworkProblem")
 
 
 def _has_sizes(problem: Any) -> None:
@@ -71,8 +71,8 @@ def _has_sizes(problem: Any) -> None:
 def _first_models_depend_on_the_seed(problem: Any) -> None:
     one, again, other = (problem.initial(seed) for seed in (1, 1, 2))
     need(one.shape == (problem.dim,) and one.dtype == np.float64, "initial is not (dim,) float64")
-    need(np.array_equal(one, again), "the same seed gives another first model")
-    need(problem.dim < 2 or not np.array_equal(one, other), "two seeds give one first model")
+    need(np.array_equal(one, again), "the same seed gives two different first models")
+    need(problem.dim < 2 or not np.array_equal(one, other), "two seeds give the same first model")
 
 
 def _draws_depend_on_their_place_alone(problem: Any) -> None:
@@ -83,13 +83,13 @@ def _draws_depend_on_their_place_alone(problem: Any) -> None:
 
     first, again = gradients(5, 0, 3), gradients(5, 0, 3)
     need(len(first) == e.steps[0], f"{len(first)} mini-batches for {e.steps[0]} updates")
-    need(all(map(np.array_equal, first, again)), "the same place gives other mini-batches")
+    need(all(map(np.array_equal, first, again)), "the same place gives different mini-batches")
 
 
 def _gradients_are_those_of_all_samples(problem: Any) -> None:
     w = problem.initial(0)
     found = np.asarray(problem.gradient(0, w, problem.every_sample(0)))
-    need(found.shape == w.shape and np.all(np.isfinite(found)), "a gradient is not finite, (dim,)")
+    need(found.shape == w.shape and np.all(np.isfinite(found)), "a gradient is not finite (dim,)")
     if is_quadratic(problem):
         field = -problem.mean_field(w)[0]
         need(np.allclose(found, field, rtol=1e-8), "gradient and mean_field disagree")
@@ -100,7 +100,7 @@ def _equilibrium_has_no_pull(problem: Any) -> None:
         p = np.linspace(1.0, 2.0, problem.num_clients)
         fields = problem.mean_field(problem.equilibrium(p))
         scale = max(1.0, float(np.abs(fields).max()))
-        need(np.allclose(p @ fields, 0, atol=1e-8 * scale), "at the equilibrium there is a pull")
+        need(np.allclose(p @ fields, 0, atol=1e-8 * scale), "the field at the equilibrium is not 0")
 
 
 def _runs_on_the_reference_engine(problem: Any) -> None:

@@ -20,7 +20,7 @@ A = 0.125
 def check_local_rule(rule: LocalRule, server: ServerRule | None = None) -> list[str]:
     """Check a local rule against :class:`fedtaper.core.protocols.LocalRule`.
 
-    ``server`` is the server rule that it needs beside it, if it does not fit a plain mean.
+    ``server`` is the server rule that it needs, if it does not work with a plain mean.
 
     >>> import fedtaper as ft
     >>> len(check_local_rule(ft.Proximal(mu=0.5)))
@@ -43,7 +43,7 @@ def check_local_rule(rule: LocalRule, server: ServerRule | None = None) -> list[
 def check_server_rule(rule: ServerRule, local: LocalRule | None = None) -> list[str]:
     """Check a server rule against :class:`fedtaper.core.protocols.ServerRule`.
 
-    ``local`` is the local rule that it needs beside it, if it does not fit plain steps.
+    ``local`` is the local rule that it needs, if it does not work with plain steps.
 
     >>> import fedtaper as ft
     >>> len(check_server_rule(ft.Adam()))
@@ -70,7 +70,7 @@ def _step(rule: Any, a: float, w: Any = W, gradient: Any = GRADIENT, anchor: Any
 
 
 def _is_a_local_rule(rule: Any) -> None:
-    need(isinstance(rule, LocalRule), "lacks a part of LocalRule: subclass fedtaper.Memoryless?")
+    need(isinstance(rule, LocalRule), "it lacks a part of LocalRule: subclass fedtaper.Memoryless")
 
 
 def _says_what_it_is(rule: Any) -> None:
@@ -117,7 +117,7 @@ def _stays_finite(e: Experiment) -> None:
 
 
 def _is_a_server_rule(rule: Any) -> None:
-    need(isinstance(rule, ServerRule), "lacks a part of ServerRule")
+    need(isinstance(rule, ServerRule), "it lacks a part of ServerRule: subclass PlainServer")
     need(isinstance(rule.rescales, bool), "rescales is not True or False")
     need(isinstance(rule.erases_influence, bool), "erases_influence is not True or False")
 

@@ -37,7 +37,7 @@ def check_schedule(schedule: Schedule) -> list[str]:
 
 
 def _has_the_protocol_s_parts(schedule: Any) -> None:
-    need(isinstance(schedule, Schedule), "lacks one of c, delta, formula, __call__")
+    need(isinstance(schedule, Schedule), "it lacks one of c, delta, formula, __call__")
     need(isinstance(schedule.formula, str) and schedule.formula, "formula is not a text")
 
 

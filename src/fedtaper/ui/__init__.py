@@ -1,1 +1,1 @@
-"""The live page of ``fedtaper ui``: runs of a folder, a studio, claims and audits."""
+"""The live page of ``fedtaper ui``: a folder's runs, a studio, claims and audits."""

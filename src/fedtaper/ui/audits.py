@@ -13,7 +13,7 @@ from fedtaper.ui.plain import number, numbers
 
 
 def audited(folder: Path) -> dict[str, Any]:
-    """The verdicts at the end, and what one would have said of each client before."""
+    """The verdicts at the end, and how the evidence on each client grew."""
     run = full_run(folder)
     if not len(run.round):
         raise FedtaperError("the run recorded no round, so there is nothing to audit")

@@ -1,4 +1,4 @@
-"""Judged claims that lie in the folder: the ledger, and its figures."""
+"""Judged claims in the folder: the ledger, and its figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEXTS = ("id", "statement", "verdict", "summary", "measure", "refuted_by", "near
 
 
 def ledgers(root: Path) -> list[dict[str, Any]]:
-    """Every folder with claims, by name; a damaged one says so."""
+    """Every folder with claims, by name; a damaged one is marked."""
     found = Tree(root, frozenset({CLAIMS_FILE})).holders()
     return [_ledger(name, Path(folder)) for name, folder in sorted(found.items())]
 
@@ -42,7 +42,7 @@ def _claim(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def figure(root: Path, folder: str, name: str) -> tuple[bytes, str]:
-    """A figure's bytes and kind, where a claim of that folder lists it."""
+    """A figure's bytes and kind, if a claim of that folder lists it."""
     place = inside(root, folder)
     listed = {f for claim in _ledger(folder, place)["claims"] for f in claim["figures"]}
     path = inside(root, name if folder == "." else f"{folder}/{name}")

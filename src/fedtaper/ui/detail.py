@@ -1,4 +1,4 @@
-"""One run in full: curves, influence, settings, where it came from, what its sites did."""
+"""One run in full: curves, influence, settings, provenance, and what its sites did."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INFLUENCES = 80  # rounds at which the influence is drawn
 
 
 def detail(folder: Path) -> dict[str, Any]:
-    """What the page shows of a run; ``trouble`` says what could not be read."""
+    """What the page shows about a run; ``trouble`` says what could not be read."""
     out: dict[str, Any] = {"trouble": "", "round": [], "metrics": {}, "influence": None}
     try:
         out |= _finished(folder) if (folder / ARRAYS).is_file() else _going(folder)
@@ -36,7 +36,7 @@ def detail(folder: Path) -> dict[str, Any]:
 
 
 def full_run(folder: Path) -> Run:
-    """The stored run, with everything checked; whatever is wrong is one line."""
+    """The stored run, with everything checked; anything wrong becomes a one-line error."""
     try:
         return load(folder)
     except FedtaperError:
@@ -77,7 +77,7 @@ def _going(folder: Path) -> dict[str, Any]:
 
 
 def influence(e: Experiment) -> dict[str, Any]:
-    """Effective influence over the rounds, a curve per group of like clients."""
+    """Effective influence over the rounds, one curve per group of equal clients."""
     rounds = np.unique(np.geomspace(1, e.rounds, min(INFLUENCES, e.rounds)).round().astype(int))
     values = np.concatenate([e.effective_influence(k - 1, k) for k in rounds])
     groups = e.groups()
@@ -113,7 +113,7 @@ def _provenance(path: Path) -> dict[str, str]:
 
 
 def _events(path: Path) -> list[dict[str, Any]]:
-    """The last events of a federation; lines that are not whole are passed over."""
+    """The last events of a federation; incomplete lines are skipped."""
     out: list[dict[str, Any]] = []
     for line in _text(path).splitlines()[-LAST_EVENTS:]:
         try:

@@ -1,4 +1,4 @@
-"""The folder that the page shows: what lies in it, and nothing outside of it."""
+"""The folder that the page shows: what is in it, and nothing outside."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ SKIPPED = {"node_modules", "__pycache__", "site-packages", "venv"}
 
 
 def inside(root: Path, name: str) -> Path:
-    """The path that ``name`` means within ``root``; refused where it leads out of it."""
+    """The path of ``name`` within ``root``; refused if it leads out of it."""
     parts = name.split("/")
     if name != "." and (
         "\\" in name or "\0" in name or any(part in ("", ".", "..") for part in parts)
     ):
-        raise FedtaperError(f"{name!r} is not a name within the folder")
+        raise FedtaperError(f"{name!r} is not a valid name in the folder")
     path = (root / name).resolve()
     if not path.is_relative_to(root):
-        raise FedtaperError(f"{name!r} lies outside the folder")
+        raise FedtaperError(f"{name!r} is outside the folder")
     return path
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """A folder as it was at a time: the folders in it, and the files that were looked for."""
+    """A folder at some time: the folders in it, and the wanted files."""
 
     changed: int
     below: tuple[str, ...]
@@ -36,9 +36,9 @@ class _Seen:
 
 
 class Tree:
-    """Folders that hold one of these files. What did not change since is not listed again.
+    """Folders that hold one of these files. Unchanged folders are not listed again.
 
-    Hidden folders and symbolic links are passed over.
+    Hidden folders and symbolic links are skipped.
     """
 
     def __init__(self, root: Path, files: frozenset[str]) -> None:
@@ -46,7 +46,7 @@ class Tree:
         self._seen: dict[str, _Seen] = {}
 
     def holders(self) -> dict[str, str]:
-        """Name within the root (which may be one too) to path."""
+        """Name within the root (the root may be one too) to path."""
         left = [(self.root, 0)]
         seen: dict[str, _Seen] = {}
         out = {}

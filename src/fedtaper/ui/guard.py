@@ -1,4 +1,4 @@
-"""Who may talk to the page's server: this machine, this page, with its token, and no one else."""
+"""Who may use the page's server: only this machine and this page, with its token."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ ALWAYS = {
 
 
 class Guard:
-    """Middleware that refuses whatever does not come from the page that this server gave out.
+    """Middleware that refuses whatever does not come from the page that this server served.
 
-    The token stands in the address's fragment, which a browser never sends; the page sends it
+    The token is in the address's fragment, which a browser never sends; the page sends it
     as a header, which no other site's page can. The Host header is checked because a name that
     leads to 127.0.0.1 would make another site's page look like ours (DNS rebinding).
     """
@@ -38,7 +38,7 @@ class Guard:
         self.origins = {f"http://{host}" for host in self.hosts}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on, or answer why not."""
+        """Pass a request on, or refuse it with a reason."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
@@ -69,7 +69,7 @@ class Guard:
         if origin not in self.origins or site not in ("same-origin", "none"):
             return 403, "the request comes from another site"
         if scope["method"] not in (("GET", "POST") if api else ("GET",)):
-            return 405, "this is not answered here"
+            return 405, "this method is not supported"
         return self._asked(scope["method"], headers) if api else None
 
     def _asked(self, method: str, headers: dict[str, str]) -> tuple[int, str] | None:
@@ -80,10 +80,10 @@ class Guard:
 
 def _body(headers: dict[str, str]) -> tuple[int, str] | None:
     if headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-        return 415, "only JSON is taken"
+        return 415, "only JSON is accepted"
     length = headers.get("content-length", "")
     if not length.isdigit() or int(length) > LARGEST:
-        return 413, f"a request has a length of at most {LARGEST} bytes, and says which"
+        return 413, f"a request must state its length, at most {LARGEST} bytes"
     return None
 
 

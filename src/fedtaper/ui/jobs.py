@@ -1,4 +1,4 @@
-"""Runs that were started from the page: processes of their own, so that they outlive it."""
+"""Runs that were started from the page: separate processes, so that they outlive it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TAIL = 2000  # characters of a run's output that are shown
 
 
 class Jobs:
-    """Starts ``fedtaper run`` in the folder, stops it as Ctrl-C does, and goes on with it."""
+    """Starts ``fedtaper run`` in the folder, stops it as Ctrl-C does, and resumes it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -33,14 +33,14 @@ class Jobs:
         self._lock = threading.Lock()
 
     def alive(self, name: str) -> bool:
-        """Whether a process that was started here works on that run."""
+        """Whether a process that was started here is working on that run."""
         job = self._running.get(name)
         return job is not None and job.poll() is None
 
     def start(self, name: str, text: str, seeds: int | None = None) -> str:
-        """Run what a TOML text describes, stored under ``name``; a free name is returned."""
+        """Run what a TOML text describes, as ``name`` or a free name like it; returns the name."""
         if not NAME.fullmatch(name):
-            raise FedtaperError("a run's name is made of letters, digits, dots and hyphens")
+            raise FedtaperError("a run's name must consist of letters, digits, dots and hyphens")
         from_toml(text, folder=self.root)  # refused here rather than in a log file
         if seeds is not None and not 1 <= seeds <= 1000:
             raise FedtaperError(f"seeds must be a whole number from 1 to 1000, not {seeds}")
@@ -53,10 +53,10 @@ class Jobs:
         return free
 
     def resume(self, name: str) -> None:
-        """Go on with a stopped run, with the seeds and the thinning that it was made with."""
+        """Resume a stopped run, with the seeds and the thinning that it was started with."""
         folder = inside(self.root, name)
         if self.alive(name) or writers.holder(folder, writers.held()) is not None:
-            raise FedtaperError(f"{name} is running")
+            raise FedtaperError(f"{name} is already running")
         if (folder / ARRAYS).is_file() or not (folder / CHECKPOINT).is_file():
             raise FedtaperError(f"{name} is not an unfinished run")
         file = self.settings(name)
@@ -71,7 +71,7 @@ class Jobs:
             if path.is_file():
                 return path
         raise FedtaperError(
-            f"{name} does not say what it was made from: resume it where it was started"
+            f"{name} has no settings to resume from: resume it where it was started"
         )
 
     def stop(self, name: str) -> None:
@@ -90,7 +90,7 @@ class Jobs:
             raise FedtaperError(f"{name} cannot be stopped: {trouble.strerror}") from None
 
     def said(self, name: str) -> str:
-        """The end of what a run that was started here printed."""
+        """The end of the output of a run that was started here."""
         if name not in self._running:
             return ""
         with suppress(OSError):
@@ -119,7 +119,7 @@ class Jobs:
 
     def _spawn(self, name: str, words: list[str]) -> None:
         if sum(self.alive(other) for other in self._running) >= MOST:
-            raise FedtaperError(f"{MOST} runs are going on already: wait for one of them")
+            raise FedtaperError(f"{MOST} runs are already running: wait for one of them to end")
         with self._log(name).open("wb") as log:
             self._running[name] = subprocess.Popen(
                 [sys.executable, "-m", "fedtaper", "run", *words],
@@ -131,7 +131,7 @@ class Jobs:
 
 
 def _flags(path: Path) -> list[str]:
-    """How a stopped run was called, from its checkpoint."""
+    """The options with which a stopped run was started, from its checkpoint."""
     try:
         with np.load(path, allow_pickle=False) as saved:
             seeds, rounds = saved["seeds"], saved["round"]
@@ -142,7 +142,7 @@ def _flags(path: Path) -> list[str]:
     flags = ["--updates"] if updates else []
     if len(seeds) > 1:
         if not np.array_equal(seeds, np.arange(len(seeds))):
-            raise FedtaperError("it has seeds of its own choice: resume it from Python")
+            raise FedtaperError("its seeds are not 0, 1, 2, ...: resume it from Python")
         flags += ["--seeds", str(len(seeds))]
     if rounds[0] > 1:
         flags += ["--thin", str(int(rounds[0]))]

@@ -1,4 +1,4 @@
-"""The files that the page is made of, by the names under which it asks for them."""
+"""The files of the page, by the names under which it asks for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHARED = ("charts.js", "style.css", "vendor/uPlot.iife.min.js", "vendor/uPlot.mi
 
 @cache
 def pages() -> dict[str, tuple[bytes, str]]:
-    """Contents and kind of every file; the charts are those of the report."""
+    """Contents and kind of every file; the charts are the report's."""
     own = files("fedtaper.ui") / "static"
     found = {entry.name: entry.read_bytes() for entry in own.iterdir() if entry.is_file()}
     shared = files("fedtaper.show") / "static"

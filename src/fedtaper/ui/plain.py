@@ -1,4 +1,4 @@
-"""Numbers for a page: short, finite or null, and not more of them than a screen shows."""
+"""Numbers for a page: short, finite or null, and no more than a screen shows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ POINTS = 500  # of a curve: half of them evenly over the rounds, half evenly ove
 
 
 def number(value: Any, digits: int = 7) -> float | None:
-    """A number with a few digits; None where it is not finite, which JSON has no word for.
+    """A number with a few digits; None if it is not finite, since JSON cannot express that.
 
     >>> number(1 / 3), number(float("nan"))
     (0.3333333, None)
@@ -22,7 +22,7 @@ def number(value: Any, digits: int = 7) -> float | None:
 
 
 def numbers(values: Any, digits: int = 7) -> Any:
-    """The same for an array, as nested lists.
+    """An array's numbers with a few digits, as nested lists.
 
     >>> numbers(np.array([[1.0, np.inf]]))
     [[1.0, None]]
@@ -34,7 +34,7 @@ def numbers(values: Any, digits: int = 7) -> Any:
 
 
 def picked(length: int, most: int = POINTS) -> NDArray[np.int64]:
-    """Which of so many places to draw: all, or some that serve linear and log axes alike.
+    """Which of so many places to draw: all, or some that suit both linear and log axes.
 
     >>> picked(3)
     array([0, 1, 2])
@@ -49,7 +49,7 @@ def picked(length: int, most: int = POINTS) -> NDArray[np.int64]:
 
 
 def curve(values: NDArray[np.float64], places: NDArray[np.int64]) -> dict[str, Any]:
-    """A metric at those rounds; over several seeds (the first axis) the median and a band."""
+    """A metric at those rounds; for several seeds (the first axis) the median and a band."""
     some = np.asarray(values, dtype=np.float64)[..., places]
     if some.ndim == 1:
         return {"values": numbers(some)}

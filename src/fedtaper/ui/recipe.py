@@ -1,4 +1,4 @@
-"""An experiment as text that makes it again: a TOML file, and a Python program."""
+"""An experiment as text: a TOML file, and a Python program."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fedtaper.storage.config import to_toml
 
 
 def recipe(e: Experiment) -> dict[str, str]:
-    """Both texts."""
+    """The experiment as both texts."""
     return {"toml": to_toml(e), "python": to_python(e)}
 
 
 def to_python(e: Experiment) -> str:
-    """A program that runs the experiment; for linear regression with made data."""
+    """A program that runs the experiment, for linear regression with generated data."""
     problem = cast(LinearRegression, e.problem)
     lines = [
         "import fedtaper as ft",

@@ -1,4 +1,4 @@
-"""One run folder in one row of the page, read from as little as says it."""
+"""One run folder as one row of the page, read from as few files as possible."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ HIDDEN = ("seconds",)  # recorded beside the metrics, but none
 
 @dataclass(frozen=True)
 class Row:
-    """What the list says of a run.
+    """What the list shows about a run.
 
-    ``read`` is False while only its name is known; ``live`` says that a process writes it.
+    ``read`` is False while only its name is known; ``live`` if a process is writing it.
     """
 
     id: str
@@ -46,7 +46,7 @@ class Row:
 
 
 def read_row(name: str, folder: Path, when: float) -> Row:
-    """A run's row; whatever is wrong with the folder, there is one."""
+    """A run's row; even a damaged folder has one."""
     try:
         if (folder / ARRAYS).is_file():
             return _finished(name, folder, when)
@@ -120,7 +120,7 @@ def _main(ends: dict[str, float | None]) -> dict[str, Any]:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """Rounds, clients and the kind of problem, where the settings are there."""
+    """Rounds, clients and the kind of problem, if the settings are there."""
     path = folder / CONFIG
     if not path.is_file():
         return {}

@@ -1,4 +1,4 @@
-"""All runs of a folder, read again only where something changed."""
+"""All runs of a folder, read again only if something changed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GOING = ("unfinished", "running")  # by whether a process writes it
 
 
 class Runs:
-    """The rows of a folder's runs. ``scan`` is quick, and quicker where nothing changed."""
+    """The rows of a folder's runs. ``scan`` is fast, and faster if nothing changed."""
 
     def __init__(self, root: Path, ours: Callable[[str], bool] = lambda name: False) -> None:
         self.root, self.ours = root, ours
@@ -53,7 +53,7 @@ class Runs:
             self._changed |= dict.fromkeys(other, self.version)
 
     def changes(self, since: int) -> tuple[int, dict[str, Row | None]]:
-        """The version, and what changed after ``since``: None where a run is gone."""
+        """The version, and what changed after ``since``: None for a run that is gone."""
         with self._lock:
             names = [name for name, version in self._changed.items() if version > since]
             return self.version, {name: self.rows.get(name) for name in names}
@@ -69,7 +69,7 @@ class Runs:
 
     @property
     def busy(self) -> bool:
-        """Whether a run is going on."""
+        """Whether any run is running."""
         return any(row.live for row in self.rows.values())
 
     def _look_around(self) -> None:
@@ -116,6 +116,6 @@ def _file(folder: str, name: str) -> str:
 
 
 def _is_run(folder: str) -> bool:
-    """A claims or data folder may have notes of where it came from, and no run."""
+    """Whether the folder is that of a run: a claims or data folder may have provenance, too."""
     names = (ARRAYS, CHECKPOINT, CONFIG, writers.LOCK)
     return any(Path(folder, name).exists() for name in names)

@@ -1,4 +1,4 @@
-"""Start the page's server on this machine and, where wanted, a browser on it."""
+"""Start the page's server on this machine and, if wanted, a browser."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def serve(root: Path, port: int, browser: bool, say: Callable[[str], None]) -> N
 
 
 def bound(port: int) -> socket.socket:
-    """A listening socket on this machine only, or a clear word why not."""
+    """A listening socket on this machine only, or an error that says why not."""
     place = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     with suppress(OSError):
         place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -62,15 +62,15 @@ def bound(port: int) -> socket.socket:
         if isinstance(trouble, OSError) and trouble.errno == errno.EADDRINUSE:
             raise FedtaperError(
                 f"port {port} is in use, perhaps by another fedtaper ui: choose another with "
-                "--port, or --port 0 for any that is free"
+                "--port, or --port 0 for any free one"
             ) from None
-        said = trouble.strerror if isinstance(trouble, OSError) else "it goes up to 65535"
+        said = trouble.strerror if isinstance(trouble, OSError) else "ports go up to 65535"
         raise FedtaperError(f"port {port} cannot be used: {said}") from None
     return place
 
 
 def _door(address: str) -> Path:
-    """A private file that leads to the address: a command line would show the token to others."""
+    """A private file that links to the address: a command line would show the token to others."""
     handle, name = tempfile.mkstemp(prefix="fedtaper-", suffix=".html")  # mode 600
     with os.fdopen(handle, "w") as file:
         leads = html.escape(address, quote=True)

@@ -42,7 +42,7 @@ def make_app(root: Path, token: str, port: int, warm: bool = False) -> Any:
 
 
 class Api:
-    """What the page may ask, each a plain function of the request's words."""
+    """What the page may ask: each is a plain function of the request's arguments."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -51,7 +51,7 @@ class Api:
         self._kept: dict[Any, Any] = {}
 
     def reads(self) -> dict[str, Callable[[dict[str, str]], Any]]:
-        """Questions, by path."""
+        """Queries, by path."""
         return {
             "runs": self.list_runs,
             "run": lambda words: self._about(words, detail),
@@ -62,7 +62,7 @@ class Api:
         }
 
     def orders(self) -> dict[str, Callable[[dict[str, Any]], Any]]:
-        """Orders, by path."""
+        """Commands, by path."""
         return {
             "draw": studio.draw,
             "goal": studio.goal,
@@ -72,7 +72,7 @@ class Api:
         }
 
     def list_runs(self, words: dict[str, str]) -> Any:
-        """All rows; those that are not read yet follow as events."""
+        """All rows; those that have not been read yet follow as events."""
         self.runs.scan(FIRST, again=True)
         return {
             "folder": self.root.name,
@@ -86,7 +86,7 @@ class Api:
         """Run what the studio shows."""
         settings = words.get("settings")
         if not isinstance(settings, dict) or not isinstance(words.get("name"), str):
-            raise FedtaperError("a run needs a name and settings")
+            raise FedtaperError("a run needs a name and its settings")
         seeds = words.get("seeds")
         if seeds is not None and (isinstance(seeds, bool) or not isinstance(seeds, int)):
             raise FedtaperError("seeds must be a whole number")
@@ -98,7 +98,7 @@ class Api:
         return {"id": words["id"]}
 
     def _about(self, words: dict[str, str], make: Callable[[Path], Any]) -> Any:
-        """What ``make`` says of a run, made once for each state of its folder."""
+        """The result of ``make`` for a run, computed once for each state of its folder."""
         folder = inside(self.root, words["id"])
         now = mark(str(folder))
         key = (make.__name__, folder)
@@ -147,7 +147,7 @@ def _studio_page() -> dict[str, Any]:
 
 
 def page_answer(request: Any) -> Any:
-    """The page, or one of the files that it is made of: a fixed list, whatever is asked for."""
+    """The page, or one of its files, from a fixed list."""
     from starlette.responses import JSONResponse, Response
 
     found = pages().get(request.path_params.get("name", "index.html"))
@@ -184,7 +184,7 @@ def _table(words: Any) -> dict[str, Any]:
 
 
 def _said(make: Callable[[], Any]) -> Any:
-    """An answer, with a user's mistake as one line."""
+    """An answer, with a user's mistake as a one-line error."""
     from starlette.responses import JSONResponse, Response
 
     try:

@@ -103,7 +103,7 @@ def experiment(asked: Mapping[str, Any]) -> Experiment:
 
 @lru_cache(maxsize=8)
 def _problem(clients: int, sigma_w: float, spread: float) -> LinearRegression:
-    """Kept between requests, so that its data is made once."""
+    """The problem, kept between requests so that its data is made only once."""
     return LinearRegression(num_clients=clients, sigma_w=sigma_w, feature_spread=spread)
 
 
@@ -155,7 +155,7 @@ def draw(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _influence(e: Experiment) -> dict[str, Any]:
-    """p_n, effective, from the first round far past the last: the limit may be far away."""
+    """Effective p_n from the first round to far beyond the last: the limit may be far away."""
     horizon = e.rounds * e.period
     n = np.geomspace(1, 1e12, CURVE)
     p = e.field_weights(n)
@@ -183,7 +183,7 @@ def _table(e: Experiment) -> list[dict[str, Any]]:
 
 
 def _path(e: Experiment) -> tuple[Any, Any] | None:
-    """The ODE with p_n: rounds, and the model at each; None where it cannot be followed."""
+    """The ODE with p_n: rounds, and the model at each; None if it cannot be followed."""
     rounds = np.unique(np.concatenate([[0], np.geomspace(1, e.rounds, CURVE)]).round())
     ode = limit_ode(e, "finite")
     try:
@@ -194,7 +194,7 @@ def _path(e: Experiment) -> tuple[Any, Any] | None:
 
 
 def _simulated(e: Experiment) -> Any:
-    """A fresh run, where it is small enough to follow a slider."""
+    """A fresh run, if it is small enough to follow a slider."""
     if float(e.steps.sum()) * e.batch_size * e.rounds > SAMPLES:
         return None
     return run(e, progress=False)
@@ -253,7 +253,7 @@ def _said(e: Experiment, made: Any) -> list[str]:
     """What to know about this picture, in words."""
     out = []
     if made is None:
-        out.append("This is too much work to simulate while you drag: press Run to simulate it.")
+        out.append("This is too much work to simulate while you drag: press “Run it” instead.")
     elif made.diverged:
         out.append(f"The simulation diverged: {made.diverged[0]}")
     found = stability(e)
@@ -263,21 +263,21 @@ def _said(e: Experiment, made: Any) -> list[str]:
 
 
 def _notes(caught: Any) -> list[str]:
-    """Warnings of the library, each once; what ``_said`` tells better is left out."""
+    """The library's warnings, each once, without those that ``_said`` words better."""
     texts = [str(w.message) for w in caught if issubclass(w.category, FedtaperWarning)]
     kept = [text for text in texts if "above 2 / curvature" not in text]
     return list(dict.fromkeys(f"{text[0].upper()}{text[1:]}." for text in kept))
 
 
 def text(asked: Mapping[str, Any]) -> str:
-    """The TOML file that makes the experiment."""
+    """The experiment as a TOML file."""
     with _TURN, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return recipe(experiment(asked))["toml"]
 
 
 def goals() -> list[tuple[str, str]]:
-    """What the influences can be chosen for: names and words."""
+    """The goals for which influences can be chosen: names and descriptions."""
     return list(GOALS.items())
 
 
@@ -285,7 +285,7 @@ def goal(asked: Mapping[str, Any]) -> dict[str, Any]:
     """The influences that serve a goal of :func:`fedtaper.fair` best, the largest being 1."""
     name, settings = asked.get("goal"), asked.get("settings")
     if name not in GOALS or not isinstance(settings, dict):
-        raise FedtaperError(f"a goal is one of {', '.join(GOALS)}, for the studio's settings")
+        raise FedtaperError(f"goal must be one of {', '.join(GOALS)}, with the studio's settings")
     with _TURN, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         problem = cast(LinearRegression, experiment(settings).problem)
@@ -300,6 +300,6 @@ def goal(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def warm_up() -> None:
-    """Compile what a first drag would wait for."""
+    """Compile what the first drag would have to wait for."""
     small = DEFAULTS | {"rounds": 20, "clients": [{"c": 0.01, "delta": 0.8}] * 2}
     draw(small)

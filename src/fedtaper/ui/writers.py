@@ -1,4 +1,4 @@
-"""Who writes a run folder now: the process that holds its lock."""
+"""Which process is writing a run folder: the one that holds its lock."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ FRESH = 45.0  # seconds: where the system lists no locks, a folder this fresh co
 
 
 def holder(folder: Path, listed: dict[tuple[int, int, int], int] | None) -> int | None:
-    """The process that holds the folder's lock; 0 where it is not known which; None where none.
+    """The process that holds the folder's lock; 0 if it is not known which; None if none.
 
-    Some file systems list their locks under another device than their files.
+    Some file systems list their locks under a different device than their files.
     """
     try:
         found = (folder / LOCK).stat()
@@ -30,7 +30,7 @@ def holder(folder: Path, listed: dict[tuple[int, int, int], int] | None) -> int 
 
 
 def held() -> dict[tuple[int, int, int], int] | None:
-    """Every lock that is held on this machine: device and file to process; None if unlisted."""
+    """Every lock on this machine: device and file to process; None if they are not listed."""
     try:
         lines = LOCKS.read_text().splitlines()
     except OSError:

@@ -73,7 +73,7 @@ async function start() {
 
 function locked(why = "") {
   return el("section", {}, el("h1", {}, "This page is locked"),
-    message(`Open the address that “fedtaper ui” shows in the terminal: it holds the key. ${why}`, "trouble"));
+    message(`Open the address that “fedtaper ui” shows in the terminal: it contains the key. ${why}`, "trouble"));
 }
 
 start();

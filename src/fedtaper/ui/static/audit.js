@@ -11,7 +11,7 @@ export function audit(main, words, known) {
   const pick = el("select", { id: "audited", onchange: () => look(pick.value, place) },
     runs.map((row) => el("option", { value: row.id }, row.id)));
   main.append(el("h1", {}, "Audit"),
-    el("p", {}, "Does every client contribute as it declared? From what the server saw of a finished run."),
+    el("p", {}, "Does every client contribute as it declared? Judged from what the server saw during a finished run."),
     el("p", { class: "row" }, el("label", { for: "audited" }, "Run"), pick), place);
   if (!runs.length) return void place.append(message("No finished run in this folder."));
   if (words.get("id") && known.rows.has(words.get("id"))) pick.value = words.get("id");
@@ -43,7 +43,7 @@ async function look(id, place) {
     el("p", { class: "muted" }, "Dashed: the taper that a client declared. Line and band: the estimate and its interval, after each look."),
     graphs, el("p", { class: "muted" }, found.caveat));
   const known = found.evidence.filter((one) => one.delta.some((value) => value !== null));
-  if (!known.length) return void graphs.replaceWith(message("These updates hold no evidence about how fast a client tapers."));
+  if (!known.length) return void graphs.replaceWith(message("These updates contain no evidence about how fast a client tapers."));
   known.sort((one, other) => other.accused - one.accused);
   known.slice(0, SHOWN).forEach((one) => evidence(one, graphs));
   if (known.length > SHOWN) graphs.after(message(`The first ${SHOWN} of ${known.length} clients are drawn.`));

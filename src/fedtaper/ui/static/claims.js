@@ -20,7 +20,7 @@ export function claims(main) {
 function ledger(one, made) {
   const parts = [el("h2", {}, one.folder)];
   if (one.trouble) parts.push(message(`claims.json is damaged: ${one.trouble}`, "trouble"));
-  if (one.command) parts.push(el("p", { class: "muted" }, "Made by ", el("code", {}, one.command)));
+  if (one.command) parts.push(el("p", { class: "muted" }, "Command: ", el("code", {}, one.command)));
   const good = one.claims.filter((claim) => claim.verdict === "reproduced").length;
   if (one.claims.length) parts.push(el("p", {}, `${good} of ${one.claims.length} claims reproduced.`));
   return el("section", {}, parts, one.claims.map((claim) => card(one.folder, claim, made)));
@@ -35,7 +35,7 @@ function card(folder, claim, made) {
   const more = el("details", { ontoggle: () => more.open && !figures.childElementCount
     && load(folder, claim, figures, made) },
     el("summary", {}, `Numbers and figures of ${claim.id}`),
-    rows.length ? table(`Numbers of ${claim.id}`, ["number", "value", "interval", "asked for", "met"], rows, [1, 2]) : null,
+    rows.length ? table(`Numbers of ${claim.id}`, ["number", "value", "interval", "required", "met"], rows, [1, 2]) : null,
     el("p", {}, el("strong", {}, "Measured: "), claim.measure),
     el("p", {}, el("strong", {}, "Refuted by: "), claim.refuted_by),
     el("p", {}, el("strong", {}, "Nearest setting that shows it: "), claim.nearest), figures);

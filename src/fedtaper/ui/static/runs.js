@@ -143,7 +143,7 @@ class RunsPage {
     for (const one of this.charts.values()) one.destroy();
     this.charts.clear();
     this.right.replaceChildren(this.title, this.heads, this.plots, this.after);
-    if (!count) this.heads.append(message("Choose runs in the list to see their curves, several to compare."));
+    if (!count) this.heads.append(message("Choose a run in the list to see its curves, or several to compare them."));
   }
 
   draw() {
@@ -226,7 +226,7 @@ class RunsPage {
         one.events.map((event) => [event.round, event.site || "server", event.kind, event.why])));
     }
     const facts = Object.entries(one.provenance ?? {});
-    if (facts.length) parts.push(fold("Where it comes from", table("Provenance", ["what", "value"], facts)));
+    if (facts.length) parts.push(fold("Provenance", table("Provenance", ["what", "value"], facts)));
     if (one.settings) parts.push(fold("Settings (TOML)", el("pre", { tabindex: "0" }, one.settings)));
     if (one.log) parts.push(fold("Output", el("pre", { tabindex: "0" }, one.log)));
     const open = new Set([...this.after.querySelectorAll("details[open] summary")].map((s) => s.textContent));
@@ -259,5 +259,5 @@ function last(row) {
 function influence(found, id) {
   const title = id ? `influence, ${id}` : "influence";
   const series = found.groups.map((g) => ({ name: g.who, values: g.values }));
-  return { title, xlabel: "round", ylabel: "relative to the client with the most", logX: true, x: found.round, series };
+  return { title, xlabel: "round", ylabel: "relative to the client with the most influence", logX: true, x: found.round, series };
 }

@@ -149,8 +149,8 @@ export class Panel {
     if (mode === "influence") {
       const { c = 0.1, delta = 0.76 } = this.state;
       this.each.replaceChildren(
-        slider("c", "c of influence 1", c, [0.001, 10, 0.01, true], (value) => this.set({ c: value })),
-        slider("delta", "delta of all", delta, [0, 1, 0.005, false], (value) => this.set({ delta: value })),
+        slider("c", "c of a client with influence 1", c, [0.001, 10, 0.01, true], (value) => this.set({ c: value })),
+        slider("delta", "delta of all clients", delta, [0, 1, 0.005, false], (value) => this.set({ delta: value })),
         ...clients.map((one, i) => slider(`p-${i}`, `Influence of client ${i}`, one.p ?? 1, [0.001, 1, 0.01, true],
           (p) => put(one, { p }))));
       return;

@@ -17,9 +17,9 @@ class StudioPage {
   constructor(main) {
     this.charts = new Map();
     this.left = el("section", { class: "controls", "aria-label": "Settings" });
-    this.right = el("section", { class: "drawn", "aria-label": "What comes of it" });
+    this.right = el("section", { class: "drawn", "aria-label": "Results" });
     main.append(el("h1", {}, "Studio"), el("p", { class: "muted" },
-      "Linear regression with the paper’s data. Every number comes from the library, as you drag."),
+      "Linear regression with the paper’s data. Every number is computed by the library as you drag."),
       el("div", { class: "studio" }, this.left, this.right));
   }
 
@@ -50,7 +50,7 @@ class StudioPage {
     this.told = el("div", { "aria-live": "polite" });
     this.source = el("pre", { tabindex: "0", "aria-label": "The experiment as text" });
     const copy = (kind, label) => el("button", { type: "button", onclick: () => this.copy(kind, label) }, `Copy as ${label}`);
-    return el("fieldset", {}, el("legend", {}, "Take it along"),
+    return el("fieldset", {}, el("legend", {}, "Export and run"),
       el("p", { class: "row" }, copy("toml", "TOML"), copy("python", "Python")),
       el("details", {}, el("summary", {}, "Show the text"), this.source),
       el("p", { class: "row" }, el("label", { for: "run-name" }, "Name"), this.name),
@@ -68,7 +68,7 @@ class StudioPage {
       this.told.replaceChildren(message(`Copied as ${label}.`));
     } catch {
       this.source.closest("details").open = true;
-      this.told.replaceChildren(message("The browser does not let this page copy: the text is shown above."));
+      this.told.replaceChildren(message("The browser does not allow this page to copy: the text is shown above."));
     }
   }
 
@@ -151,7 +151,7 @@ function clients(rows) {
 function influence(found) {
   const series = found.groups.map((g) => ({ name: g.who, values: g.values }));
   return { title: "influence p_n", xlabel: `n (the run ends at ${found.horizon.toLocaleString("en")})`,
-    ylabel: "relative to the client with the most", logX: true, x: found.n, series };
+    ylabel: "relative to the client with the most influence", logX: true, x: found.n, series };
 }
 
 function distance(found) {
