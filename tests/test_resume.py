@@ -250,7 +250,7 @@ def test_the_command_says_that_it_was_stopped(tmp_path):
     process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
-    assert told.decode() == "error: stopped; a stored run can go on with --resume\n"
+    assert told.decode() == "error: stopped; continue a stored run with --resume\n"
 
 
 def test_ctrl_c_during_the_import_leaves_no_trace(tmp_path):

@@ -133,7 +133,7 @@ def test_board_of_a_steered_run_is_certified_and_in_the_report(tmp_path):
     np.testing.assert_allclose(page.given, run.experiment.influence().share)
     assert page.gap < 1e-6
     text = ft.report(run, tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "Asked, given, certified" in text and "The controller&#x27;s factors" in text
+    assert "Asked, given, certified" in text and "The controller's factors" in text
     done = CliRunner().invoke(app, ["board", str(tmp_path / "run")])
     assert done.exit_code == 0 and "Certified" in done.output, done.output
     done = CliRunner().invoke(app, ["board", str(tmp_path / "run"), "--goal", "q"])

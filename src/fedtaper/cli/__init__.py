@@ -1,1 +1,1 @@
-"""What the ``fedtaper`` command does, one file per family."""
+"""The ``fedtaper`` command, one file per family of subcommands."""

@@ -19,14 +19,14 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             help="Claims by id or family, such as R1 T2 I: R regression, T theory, I images, "
-            "A audit, E seizure detection, O outcomes, X late and moving clients; all for every "
-            "one [default: R]."
+            "A audit, E seizure detection, O outcomes, X late and moving clients; or all "
+            "[default: R]."
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for claims.json and the figures.")] = Path(
         "reproduced"
     ),
-    seeds: Annotated[int, typer.Option(min=10, help="Seeds of every claim.")] = 100,
+    seeds: Annotated[int, typer.Option(min=10, help="Number of seeds for every claim.")] = 100,
     data_set: Annotated[
         str, typer.Option(help="Data set of claims I1 to I6 (and A3): digits, bloodmnist, ...")
     ] = "digits",
@@ -34,7 +34,7 @@ def reproduce(
         str, typer.Option(help="Where claims I1 to I6 are run: cpu or cuda.")
     ] = "cpu",
     data: Annotated[
-        Path | None, typer.Option(help="Folder that holds the data set's .npz [default: fetch it].")
+        Path | None, typer.Option(help="Folder with the data set's .npz [default: download it].")
     ] = None,
     ray: Annotated[
         str | None,
@@ -44,7 +44,7 @@ def reproduce(
         bool,
         typer.Option("--resume", help="Skip claims judged there with the same seeds and version."),
     ] = False,
-    list_: Annotated[bool, typer.Option("--list", help="List the claims and stop.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the claims and exit.")] = False,
 ) -> None:
     """Judge the paper's claims from data.
 

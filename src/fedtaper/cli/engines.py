@@ -8,9 +8,9 @@ from fedtaper.engines.gate import table as options
 
 
 def engines() -> None:
-    """What each engine can do: options by engine.
+    """Show what each engine can do: options by engine.
 
-    The engine is chosen by the problem, the rules and the device; name one with
+    By default the engine follows from the problem, the rules and the device; choose one with
     ``fedtaper run FILE --engine NAME``.
     """
     head, *rows = options()

@@ -17,14 +17,14 @@ def export(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("model.safetensors"),
 ) -> None:
-    """Take the trained model home: its tensors by name, as a .safetensors file.
+    """Write the trained model to a file: its tensors by name, as .safetensors.
 
     Example: fedtaper export runs/hospitals --out model.safetensors
     """
     path = run / TENSORS
     if not path.is_file():
         raise FedtaperError(
-            f"{run} holds no {TENSORS}: it is written for finished runs of one seed"
+            f"{run} has no {TENSORS}: it is written only for finished runs of one seed"
         )
     found = tensors.read(path)
     durable.write(out, path.read_bytes())

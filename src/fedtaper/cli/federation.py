@@ -18,7 +18,7 @@ FEW = 5  # files that are named in a line
 def new(
     name: Annotated[str, typer.Argument(help="Name of the app: letters, digits, hyphens.")],
 ) -> None:
-    """Write a ready Flower app: model and data in task.py, sites in federation.toml.
+    """Write a complete Flower app: model and data in task.py, sites in federation.toml.
 
     Example: fedtaper new my-federation
     """
@@ -41,14 +41,14 @@ def deploy(
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option(help="Go on in a folder that is there: its certificates, keys and run."),
+        typer.Option(help="Continue in an existing folder: keep its certificates, keys and run."),
     ] = False,
     seconds: Annotated[float, typer.Option(help="Longest time for a rehearsal.")] = 1800.0,
 ) -> None:
     """Write the commands of a federation: certificates, keys, server, sites, proxy.
 
-    With --local N the federation also runs here, on loopback, by those very scripts, and is
-    shut down. With --resume, app and scripts are written anew and the rest stays.
+    With --local N the federation also runs here, on loopback, with these same scripts, and is
+    then shut down. With --resume, app and scripts are written again and the rest is kept.
     Example: fedtaper deploy federation.toml --local 3
     """
     if local is not None:
@@ -60,9 +60,9 @@ def deploy(
     ports = Ports(PORT if port is None else port, public_port)
     made = write_deployment(file, out, host, ports, resume=resume)
     _say(f"Written for {len(made.federation.sites)} sites: {out}. Next: {out}/README.md")
-    _say(f"To every site travel: {_some(made.app.travels)} (app/).")
+    _say(f"Sent to every site: {_some(made.app.travels)} (app/).")
     if made.app.left_out:
-        _say(f"Left out: {_some(made.app.left_out)}; include in [tool.fedtaper] adds files.")
+        _say(f"Left out: {_some(made.app.left_out)}; add files with include in [tool.fedtaper].")
 
 
 def _rehearse(

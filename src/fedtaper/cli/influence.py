@@ -30,19 +30,19 @@ def plan(
         Path | None,
         typer.Option(help="A TOML file whose problem and rules to plan for."),
     ] = None,
-    clients: Annotated[int | None, typer.Option(min=1, help="How many clients.")] = None,
+    clients: Annotated[int | None, typer.Option(min=1, help="Number of clients.")] = None,
     samples: Annotated[str | None, typer.Option(help="Samples of each: 500,1000,500.")] = None,
-    local_steps: Annotated[int | None, typer.Option(min=1, help="Updates a round.")] = None,
-    local_epochs: Annotated[int | None, typer.Option(min=1, help="Or epochs a round.")] = None,
+    local_steps: Annotated[int | None, typer.Option(min=1, help="Updates per round.")] = None,
+    local_epochs: Annotated[int | None, typer.Option(min=1, help="Or epochs per round.")] = None,
     participation: Annotated[str | None, typer.Option(help="One rate, or one per client.")] = None,
-    clock: Annotated[str | None, typer.Option(help="update, epoch or round.")] = None,
+    clock: Annotated[str | None, typer.Option(help="What n counts: update, epoch, round.")] = None,
     c: Annotated[float, typer.Option(help="The largest scale c.")] = 0.1,
     delta: Annotated[float, typer.Option(help="The taper of clients that do not fade.")] = 0.76,
     stable: Annotated[bool, typer.Option(help="Choose the offset that avoids a climb.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write TOML that `fedtaper run` takes.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write TOML for `fedtaper run`.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw influence over the run.")] = None,
 ) -> None:
-    """Step sizes that give each client the influence it should have at your horizon.
+    """Find step sizes that give each client the influence you want at your horizon.
 
     Examples: fedtaper plan 1 0.1 0.1 --rounds 100 --local-steps 5 --out plan.toml;
     fedtaper plan "client 0 counts 10x" --clients 10 --rounds 100 --local-steps 5
@@ -78,7 +78,7 @@ def audit(
         Path | None, typer.Option(help="Draw the evidence on each client, such as evidence.png.")
     ] = None,
 ) -> None:
-    """Who contributes as declared? A verdict on each client, with how sure it is.
+    """Judge which clients contribute as declared, and how certain that is.
 
     Example: fedtaper audit runs/case3 --figure evidence.png
     """
@@ -99,8 +99,8 @@ def audit(
             console.print(history.sentence, highlight=False, soft_wrap=True, markup=False)
         console.print(
             f"Drawn: {draw(evidence, figure)}. Dashed: the declared taper; line and band: the "
-            "estimate with its interval; dots and marks below: challenges; the vertical line: the "
-            "verdict holds from here.",
+            "estimate with its interval; dots and marks below: challenges; vertical line: the "
+            "round since which the verdict holds.",
             highlight=False,
             soft_wrap=True,
             markup=False,
@@ -142,4 +142,4 @@ def _numbers(name: str, text: str, kind: Any) -> list[Any]:
     try:
         return [kind(part) for part in text.split(",")]
     except ValueError:
-        raise FedtaperError(f"{name} takes numbers with commas between, not {text!r}") from None
+        raise FedtaperError(f"{name} takes numbers separated by commas, not {text!r}") from None

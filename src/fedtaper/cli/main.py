@@ -54,10 +54,10 @@ def told(command: Callable[..., None]) -> Callable[..., None]:
             show_error(str(problem))
             sys.exit(2)
         except KeyboardInterrupt as stop:
-            show_error("stopped; a stored run can go on with --resume")
+            show_error("stopped; continue a stored run with --resume")
             sys.exit(128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT))
         except MemoryError:
-            show_error("there is not enough memory for this: make it smaller")
+            show_error("there is not enough memory for this: use a smaller problem")
             sys.exit(2)
         except OSError as problem:
             if problem.errno == errno.EPIPE:  # whoever read the output has gone
@@ -69,7 +69,7 @@ def told(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _with_options(run: Any, command: Callable[..., None]) -> Callable[..., None]:
-    """The wrapped command, with the two options added to what Typer reads."""
+    """The wrapped command, with the two options added to its signature."""
     own = inspect.signature(command, eval_str=True)
     more = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
@@ -117,7 +117,7 @@ def entry(
 ) -> None:
     """Federated learning with client-specific tapering step sizes.
 
-    Decide, and check, how much each client influences the shared model.
+    Decide how much each client influences the shared model, and check that it does.
     Start with `fedtaper demo`.
     """
 

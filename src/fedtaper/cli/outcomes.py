@@ -28,7 +28,7 @@ from fedtaper.storage.config import read_toml
 from fedtaper.storage.store import load
 
 File = Annotated[Path, typer.Argument(help="A TOML file that describes the experiment.")]
-Plot = Annotated[Path | None, typer.Option(help="Draw it into this file.")]
+Plot = Annotated[Path | None, typer.Option(help="Write a figure to this file.")]
 SETTINGS = ("local_steps", "local_epochs", "batch_size", "clock", "participation", "local")
 
 
@@ -45,7 +45,7 @@ def fair(
     ] = None,
     plot: Plot = None,
 ) -> None:
-    """The influences that serve a goal: the worst client, large losses, limits in words.
+    """Find the influences that serve a goal: the worst client, large losses, limits in words.
 
     Example: fedtaper fair examples/case1.toml --constraint "nobody more than 5% worse"
     """
@@ -62,15 +62,15 @@ def fair(
 
 
 def intervals(
-    source: Annotated[Path, typer.Argument(help="A run folder, or a TOML file: what will be.")],
-    level: Annotated[float, typer.Option(help="How sure.")] = 0.95,
+    source: Annotated[Path, typer.Argument(help="A run folder, or a TOML file for a future run.")],
+    level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "plug-in",
     of: Annotated[
-        str, typer.Option(help="data: the clients' own samples; population: where they are from.")
+        str, typer.Option(help="Optimum on data (the clients' samples) or on their population.")
     ] = "data",
     plot: Plot = None,
 ) -> None:
-    """Error bars for the model and for every client's loss.
+    """Compute error bars for the model and for every client's loss.
 
     Example: fedtaper intervals runs/case3 --level 0.9
     """
@@ -82,10 +82,10 @@ def intervals(
 def price(
     file: File,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(PRICES)}.")] = "auto",
-    seeds: Annotated[int, typer.Option(min=2, help="Seeds of paired runs.")] = 5,
+    seeds: Annotated[int, typer.Option(min=2, help="Number of seeds for paired runs.")] = 5,
     plot: Plot = None,
 ) -> None:
-    """What 1 % more influence for each client does to every client's loss.
+    """Show what 1 % more influence for each client does to every client's loss.
 
     Example: fedtaper price examples/case1.toml --plot price.png
     """
@@ -96,10 +96,10 @@ def price(
 def contributions(
     source: Annotated[Path, typer.Argument(help="A TOML file, or a run folder with updates.")],
     method: Annotated[str, typer.Option(help="auto, exact or sampled.")] = "auto",
-    permutations: Annotated[int, typer.Option(help="Of sampled values.")] = 200,
+    permutations: Annotated[int, typer.Option(help="Permutations for sampled values.")] = 200,
     plot: Plot = None,
 ) -> None:
-    """What each client brought: Shapley values and leave-one-out, in units of the loss.
+    """Show what each client contributed: Shapley values and leave-one-out, in units of the loss.
 
     Example: fedtaper contributions examples/case1.toml
     """
@@ -111,7 +111,7 @@ def contributions(
 def _show(
     found: Contributions | Intervals | Price, notes: Iterable[str], plot: Path | None
 ) -> None:
-    """A table, what is to be said about it, and its picture where one is wanted."""
+    """Print a table and its notes, and draw its figure if wanted."""
     head, *rows = found.rows()
     table(found.title, head, rows)
     for note in notes:
@@ -130,7 +130,7 @@ def board(
     t: Annotated[float, typer.Option(help="Of the goal tilt, per unit of loss.")] = 1.0,
     seed: Annotated[int | None, typer.Option(help="Which seed of a run over many.")] = None,
 ) -> None:
-    """Asked, given, certified: one page for the people who answer for a federation.
+    """Asked, given, certified: one page for the people responsible for a federation.
 
     Example: fedtaper board runs/case1 --goal minmax
     """

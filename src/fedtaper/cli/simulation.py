@@ -35,9 +35,9 @@ def run(
     ] = None,
     way: Annotated[
         str | None,
-        typer.Option(help="How a network's clients are trained: per-client, stacked, compiled."),
+        typer.Option(help="How to train a network's clients: per-client, stacked or compiled."),
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Go on where a stopped run left off.")] = False,
+    resume: Annotated[bool, typer.Option(help="Continue a stopped run.")] = False,
     thin: Annotated[int | None, typer.Option(min=1, help="Record every N-th round.")] = None,
     updates: Annotated[
         bool, typer.Option("--updates", help="Record every client's update, for an audit.")
@@ -113,9 +113,9 @@ def show_run(made: Run) -> None:
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the page.")] = Path("demo"),
-    seeds: Annotated[int, typer.Option(min=2, help="Seeds of each run.")] = 20,
+    seeds: Annotated[int, typer.Option(min=2, help="Number of seeds for each run.")] = 20,
 ) -> None:
-    """The three step-size cases of the paper, and the baselines, in under two minutes."""
+    """Run the paper's three step-size cases and the baselines, in under two minutes."""
     import warnings
 
     from fedtaper.core.errors import StabilityWarning
@@ -144,16 +144,16 @@ def demo(
     console.print(
         "\np_n, p: the largest influence among the clients after the first, at this horizon and in "
         "the limit. to w*(p_n), to w*(p): distance of the final model to the optimum of these "
-        "influences. late/early: error of the last tenth of the rounds over that of the second "
-        "tenth; about 0.5 while it settles, 1 if it keeps oscillating.",
+        "influences. late/early: error of the last tenth of the rounds divided by that of the "
+        "second tenth; about 0.5 while it settles, 1 if it keeps oscillating.",
         highlight=False,
     )
     page = report(made, out / "report.html")
     give(report=page)
     console.print(
         f"\nReport: {page} ({time.perf_counter() - began:.0f} s). Open it in a browser: a summary "
-        "in words, one comparison, curves to zoom and hide, and for each run its influence and "
-        "settings. Next, the paper's nine regression claims, judged from data: fedtaper reproduce",
+        "in words, a comparison, curves to zoom and hide, and for each run its influence and "
+        "settings. Next, judge the paper's nine regression claims from data: fedtaper reproduce",
         highlight=False,
     )
 

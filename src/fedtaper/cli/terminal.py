@@ -1,4 +1,4 @@
-"""What commands print: tables and words, nothing (--quiet), or JSON (--json)."""
+"""What commands print: tables and text, nothing (--quiet), or JSON (--json)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"[-+]?[\d,]*\.?\d+(e[-+]?\d+)?$", re.IGNORECASE)
 
 @dataclass
 class Output:
-    """How the command now running speaks, and what it has said so far where that is JSON."""
+    """How the current command prints, and what it has printed so far if that is JSON."""
 
     quiet: bool = False
     json: bool = False
@@ -32,7 +32,7 @@ class Output:
 
     @property
     def progress(self) -> bool | None:
-        """What ``progress`` of ``ft.run`` is to be: none where nothing is printed."""
+        """The argument ``progress`` of ``ft.run``: no bar if nothing is printed."""
         return False if self.quiet or self.json else None
 
 
@@ -55,7 +55,7 @@ errors = Console(stderr=True, markup=False)
 
 @contextmanager
 def speaking(quiet: bool, as_json: bool) -> Iterator[None]:
-    """For the time of one command: print as usual, only errors, or one JSON object at its end."""
+    """During one command: print as usual, only errors, or one JSON object at its end."""
     output.__init__(quiet, as_json)  # type: ignore[misc]  # others hold this object: reset in place
     try:
         yield
@@ -70,18 +70,18 @@ def speaking(quiet: bool, as_json: bool) -> Iterator[None]:
 
 
 def give(**values: Any) -> None:
-    """Exact values for ``--json``, beside the tables."""
+    """Give exact values for ``--json``, besides the tables."""
     output.given |= values
 
 
 class _Silent:
     def update(self, text: Any) -> None:
-        """Nobody reads it."""
+        """Print nothing."""
 
 
 @contextmanager
 def status() -> Iterator[Any]:
-    """A line that says what goes on, on standard error; its ``update`` changes it."""
+    """A status line on standard error; its ``update`` changes it."""
     if output.quiet or output.json:
         yield _Silent()
         return
@@ -90,7 +90,7 @@ def status() -> Iterator[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """The same in JSON's own kinds; what is not finite becomes null."""
+    """The value in JSON's types; numbers that are not finite become null."""
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -103,7 +103,7 @@ def _plain(value: Any) -> Any:
 
 
 def _cell(text: Any) -> Any:
-    """A table's cell: a number where it is one."""
+    """A table's cell, as a number if it is one."""
     plain = str(text)
     if not _NUMBER.match(plain):
         return plain

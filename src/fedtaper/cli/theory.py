@@ -22,7 +22,7 @@ File = Annotated[Path, typer.Argument(help="A TOML file that describes the exper
 
 
 def check(file: File) -> None:
-    """Do the theorem's assumptions hold for an experiment? And what would the baselines need?
+    """Check whether the theorem's assumptions hold for an experiment, and what baselines need.
 
     Example: fedtaper check examples/case3.toml
     """
@@ -35,7 +35,7 @@ def check(file: File) -> None:
         for n in found.needs
     ]
     head = ["", "needed by", "here", "decided by"]
-    table("\nWhat this theorem and the baselines' need", head, needs, left=4)
+    table("\nWhat this theorem and those of the baselines need", head, needs, left=4)
 
 
 def forecast(
@@ -44,10 +44,10 @@ def forecast(
         float | None, typer.Option("--n", help="A clock value, such as 1e12 [default: five].")
     ] = None,
     to: Annotated[
-        list[float] | None, typer.Option(help="When does an influence fall to this? Repeatable.")
+        list[float] | None, typer.Option(help="Show when influences fall to this. Repeatable.")
     ] = None,
 ) -> None:
-    """Where the model will be at a far clock value, and when influences will have faded.
+    """Predict the model at a far clock value, and when influences will have faded.
 
     Example: fedtaper forecast examples/case3.toml --n 1e12 --to 0.01
     """
@@ -66,7 +66,7 @@ def forecast(
     ]  # fmt: skip
     table("Model", ["n", "rounds", "w", "95 % +-", "to w*(p_n)", "to w*(p)"], rows)
     if why:
-        console.print(f"No error bars, since {why}.", highlight=False, soft_wrap=True)
+        console.print(f"No error bars, because {why}.", highlight=False, soft_wrap=True)
     for text in dict.fromkeys(f.note for f in found if f.note):
         console.print(f"Model: {text}.", highlight=False, soft_wrap=True)
     groups = e.groups()
@@ -79,12 +79,12 @@ def forecast(
     levels = to or [0.1, 0.01, 0.001]
     fading = [found[0].fades(level) for level in levels]
     when = [[g.who, *(_when(one[g.clients[0]]) for one in fading)] for g in groups]
-    table("\nInfluence stays below from n =", ["clients", *(f"{v:g}" for v in levels)], when)
+    table("\nn from which influence stays below", ["clients", *(f"{v:g}" for v in levels)], when)
     console.print(f"\n{time.perf_counter() - began:.2f} s", highlight=False)
 
 
 def _error_bars(found: list[Forecast]) -> tuple[list[str], str]:
-    """Half the width of each model's widest interval, and why there is none where there is none."""
+    """Half the width of each model's widest interval, or why there is none."""
     try:
         ends = [f.interval() for f in found]
     except FedtaperError as trouble:

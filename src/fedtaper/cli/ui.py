@@ -12,7 +12,7 @@ from fedtaper.cli.terminal import console
 
 def ui(
     folder: Annotated[
-        Path, typer.Argument(help="The folder whose runs, claims and audits to show.")
+        Path, typer.Argument(help="The folder with the runs and claims to show.")
     ] = Path(),
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for any free one.")] = 8765,
     no_browser: Annotated[
@@ -21,8 +21,8 @@ def ui(
 ) -> None:
     """Open a live page in the browser: runs, a studio for step sizes, claims, audits.
 
-    It answers this machine only, and only the page that knows the token in the address. Runs
-    that are started from it go on when it ends. Example: fedtaper ui runs
+    It answers only this machine, and only a page with the token in its address. Runs that are
+    started from it continue when it ends. Example: fedtaper ui runs
     """
     from fedtaper.ui.serve import serve
 

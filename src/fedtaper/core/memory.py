@@ -1,4 +1,4 @@
-"""What the C library does with memory that was freed. Elsewhere than with glibc nothing happens."""
+"""What the C library does with freed memory. With libraries other than glibc nothing happens."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ RETURNED_BLOCK = 2**16
 def keep_memory() -> None:
     """Have this process keep freed memory for the next mini-batch or message.
 
-    Getting it from the system anew each time costs a page fault per 4 KiB: more than reading a
-    small picture does.
+    Getting it from the system again each time costs a page fault per 4 KiB, which is more than
+    reading a small picture costs.
     """
     _mallopt(_TRIM, KEPT)
     _mallopt(_MMAP, KEPT_BLOCK)

@@ -33,9 +33,9 @@ EVENTS = "events.jsonl"
 def make_server_app(
     find: Callable[[Context], Source], settings: Callable[[Context], dict[str, Any]]
 ) -> ServerApp:
-    """A ServerApp that runs the experiment; ``settings`` gives the words of :func:`serve`.
+    """A ServerApp that runs the experiment; ``settings`` gives the arguments of :func:`serve`.
 
-    A run folder that holds an unfinished run is gone on with, from its last whole round.
+    An unfinished run in the run folder is continued from its last complete round.
     """
     app = ServerApp()
 
@@ -55,7 +55,7 @@ def make_server_app(
 def serve(
     grid: Grid, source: Source, out: Path | None, nodes: dict[str, str] | None = None, **how: Any
 ) -> Run:
-    """The whole run over a grid of sites; ``nodes`` binds sites to node ids."""
+    """Make the whole run over a grid of sites; ``nodes`` binds sites to node ids."""
     federation = source.federation
     if nodes:
         federation = replace(federation, nodes=federation.nodes | nodes)
@@ -85,7 +85,7 @@ def serve(
 
 
 def event_log(out: Path | None, say: Callable[[str], None]) -> Callable[..., None]:
-    """A function that notes what went wrong: in the run folder, a line each, and in the log."""
+    """A function that reports what went wrong: one line in the run folder, and in the log."""
 
     def tell(round_: int, site: str, kind: str, why: str) -> None:
         say(f"round {round_} {site or 'server'} {kind}: {why}")
@@ -99,7 +99,7 @@ def event_log(out: Path | None, say: Callable[[str], None]) -> Callable[..., Non
 
 
 def _experiment(source: Source, here: dict[str, Site]) -> Experiment:
-    """The experiment with what the sites said of themselves: sizes, and schedules of their own."""
+    """The experiment with what the sites reported: sizes, and their own schedules."""
     sites = [here.get(name) for name in source.federation.sites]
     check_samples(
         source.federation, {site.name: site.samples for site in sites if site and site.samples}

@@ -42,7 +42,7 @@ WITNESSES = ("updates", "norms")
 
 
 class Table:
-    """Looks as columns, one row per client of a federation at a round with a witness."""
+    """Audits as columns: one row per client of a federation, at a round, with a witness."""
 
     def __init__(self, found: Iterable[Look]) -> None:
         rows = [row for look in found for row in _rows(look)]
@@ -64,7 +64,7 @@ class Table:
         return np.isin(self["verdict"][self.pick(kinds, round_, witness)], ACCUSATIONS)
 
     def scores(self, round_: int, witness: str, plain: bool = False) -> NDArray[np.float64]:
-        """(estimate - truth) / error, for clients that taper at one rate all along."""
+        """(estimate - truth) / error, for clients that taper at one rate throughout."""
         rows = self.pick(TAPERING, round_, witness)
         truth = np.array([EXCESS.get(kind, 0.0) for kind in self["kind"][rows]])
         names = ("slope", "slope_error") if plain else ("excess", "error")
@@ -140,9 +140,7 @@ def judge_power(study: Study) -> Outcome:
         f"{value['honest clients accused, round 100, from norms']:.2%}"
     )
     if failed:
-        summary += "; short of its threshold: " + "; ".join(
-            f"{c.name} ({c.value:.3f})" for c in failed
-        )
+        summary += "; missed thresholds: " + "; ".join(f"{c.name} ({c.value:.3f})" for c in failed)
     settings = {
         "first seed": FRESH,
         "federations": {"deciding": count, "each heterogeneity": fewer},
@@ -166,7 +164,7 @@ def _numbers(table: Table) -> dict[str, float]:
 CLAIMS = [
     Claim(
         "A1",
-        "Who does not contribute as declared is found from what the clients send, and honest "
+        "Clients that do not contribute as declared are found from what they send, and honest "
         "clients are not accused",
         "share of clients accused, by kind, round and witness, over fresh federations of the "
         "paper's size with up to 3 attackers among 10 clients and honest oddities; coverage of "

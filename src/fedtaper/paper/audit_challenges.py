@@ -64,7 +64,7 @@ def gather(
 
 
 def order(counts: dict[str, int]) -> list[tuple[float, str, int]]:
-    """Share done, pair and seed of every federation: a study cut short has seen all pairs."""
+    """Share done, pair and seed of every federation: an interrupted study has seen all pairs."""
     return sorted(
         (k / counts[name], name, FRESH + 1000 * number + k)
         for number, name in enumerate((*PAIRS, *LARGE))
@@ -101,7 +101,7 @@ def _most(name: str, rows: Rows, most: float) -> Check:
 
 
 def _covered(rows: Rows) -> Any:
-    """Whether each interval holds the true excess, where there is one true number."""
+    """Whether each interval contains the true excess, if there is one true number."""
     inside = [
         row["excess"][1] <= TRUE[row["kind"]] <= row["excess"][2]
         for row in rows
@@ -111,7 +111,7 @@ def _covered(rows: Rows) -> Any:
 
 
 def by_pair(rows: Rows) -> dict[str, dict[str, Any]]:
-    """How each pair of model and data fares, for the record."""
+    """The results of each pair of model and data, for the record."""
     out = {}
     for name in (*PAIRS, *LARGE):
         mine = [row for row in rows if row["pair"] == name]
@@ -147,7 +147,7 @@ def judge_challenges(study: Study) -> Outcome:
     )
     if failed:
         short = "; ".join(f"{check.name} ({check.value:.3f})" for check in failed)
-        summary += f"; short of its threshold: {short}"
+        summary += f"; missed thresholds: {short}"
     settings = {"first seed": FRESH, "federations": counts, "by pair": by_pair(rows)}
     verdict: Verdict = "not-with-these-settings" if failed else "reproduced"
     figures = ("a3_estimates.png", "a3_found.png")
@@ -162,8 +162,8 @@ def _name(kind: str, round_: int) -> str:
 CLAIMS = [
     Claim(
         "A3",
-        "With challenges, who tapers faster than declared is found whatever the model, and honest "
-        "clients are not accused",
+        "With challenges, clients that taper faster than declared are found for any model, and "
+        "honest clients are not accused",
         "share of clients ever accused, by kind, over fresh federations of several pairs of "
         "model and data with unlike and unequal sites; coverage of the 95 % intervals for delta; "
         "extra work",

@@ -21,7 +21,7 @@ FOUND, FALSE_ALARMS = 0.9, 0.05
 
 
 def federation(seed: int, attacked: bool) -> Experiment:
-    """Ten clients on digits, class 0 at client 0 alone, who tapers with 1 if it attacks."""
+    """Ten clients on digits, class 0 only at client 0, which tapers with delta 1 if it attacks."""
     return Experiment(
         ImageClassification("digits", split=RareClass(RARE), model="cnn"),
         DECLARED,
@@ -35,7 +35,7 @@ def federation(seed: int, attacked: bool) -> Experiment:
 
 
 def look(seed: int, attacked: bool) -> Audit:
-    """Run it, and audit it beside replays on held-out data of each client's classes."""
+    """Run it, and audit it with replays on held-out data of each client's classes."""
     return audit(run(federation(seed, attacked), updates=True, progress=False))
 
 

@@ -1,6 +1,6 @@
 """Federations of pairs of model and data, to measure the audit by challenges on.
 
-Sites are unlike (classes dealt out by Dirichlet draws) and unequal in size. Seeds below FRESH were
+Sites differ in their classes (split by Dirichlet draws) and in size. Seeds below FRESH were
 used to choose settings; every reported rate comes from seeds at or above it.
 """
 
@@ -72,7 +72,7 @@ def federation(name: str, seed: int) -> tuple[Experiment, tuple[str, ...]]:
 
 
 def look(name: str, seed: int, device: str | None = None) -> list[dict[str, Any]]:
-    """Run one federation; a row per client: when it was first accused, and its estimate."""
+    """Run one federation; one row per client: when it was first accused, and its estimate."""
     e, kinds = federation(name, seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FedtaperWarning)
@@ -127,7 +127,7 @@ def _data(name: str) -> tuple[Any, Any]:
 
 
 def _sites(name: str, count: int, alpha: float, least: int, seed: int) -> list[Any]:
-    """Each class is dealt out by a Dirichlet draw: unlike and unequal sites."""
+    """Each class is split by a Dirichlet draw: sites differ in classes and size."""
     x, y = _data(name)
     rng = np.random.default_rng([seed, 13])
     parts: list[list[int]] = [[] for _ in range(count)]

@@ -54,7 +54,7 @@ def outcome_of(
     figures: tuple[str, ...],
     settings: dict[str, Any],
 ) -> Outcome:
-    """Reproduced when every check passed; ``nearest`` is the setting then, and otherwise."""
+    """Reproduced if every check passed; ``nearest`` is the setting in that case, and otherwise."""
     made = tuple(checks)
     passed = all(check.passed for check in made)
     verdict: Verdict = "reproduced" if passed else "not-with-these-settings"
@@ -89,7 +89,7 @@ class Study:
         return self.once(key, lambda: simulate(experiment, seeds=chosen, progress=False, **how))
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What ``make`` gives, made once a study: for work that several claims share."""
+        """The result of ``make``, made once per study: for work that several claims share."""
         if key not in self._known:
             self._known[key] = make()
         return self._known[key]
@@ -110,8 +110,8 @@ def reproduce(
 ) -> list[dict[str, Any]]:
     """Judge claims, write ``claims.json`` and the figures into ``out``, return the rows.
 
-    Rows of other claims that the folder holds already are kept. With ``resume``, claims that
-    were judged there with the same seeds, options and version are not judged again.
+    Rows of other claims in the folder are kept. With ``resume``, claims that were judged there
+    with the same seeds, options and version are not judged again.
     """
     folder = store.prepare(out, resume=True)
     with store.only_writer(folder):

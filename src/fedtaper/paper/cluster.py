@@ -1,4 +1,4 @@
-"""The ledger on a Ray cluster: a claim is a job; its figures travel back with its row."""
+"""The ledger on a Ray cluster: a claim is a job; its figures are sent back with its row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def reproduce_on_ray(
     """As :func:`fedtaper.paper.reproduce`, claims side by side.
 
     Runs that several claims share are made by each of them, which costs time and changes
-    nothing. A worker that dies costs the claim in its hands, which starts again.
+    nothing. If a worker dies, its claim starts again.
     """
     folder = store.prepare(out, resume=True)
     wanted = [claim.id for claim in claims]

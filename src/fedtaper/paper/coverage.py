@@ -1,4 +1,4 @@
-"""Claim O2: how often the intervals hold what they should, over seeds that chose nothing."""
+"""Claim O2: how often the intervals contain the true value, over fresh seeds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Z = 1.959963984540054
 
 @dataclass(frozen=True)
 class Covered:
-    """Which intervals held their truth: parameters (runs, d), losses (runs, L), weighted."""
+    """Which intervals contain the true value: parameters (runs, d), losses (runs, L), weighted."""
 
     last: Array  # the runs' last models, (runs, d)
     model: NDArray[np.bool_]
@@ -45,7 +45,7 @@ class Covered:
 
 
 def scenarios(seed: int) -> dict[str, tuple[Experiment, Callable[..., Array] | None]]:
-    """Experiments, each with what makes its last models (None: the usual engine)."""
+    """Experiments, each with the function that makes its last models (None: the usual engine)."""
     problem = LinearRegression(seed=seed)
     cases = {
         f"{name} of the paper": Experiment(problem, schedules, ROUNDS, LOCAL_STEPS)
@@ -75,7 +75,7 @@ def scenarios(seed: int) -> dict[str, tuple[Experiment, Callable[..., Array] | N
 
 
 def last_runs(e: Experiment, make: Callable[..., Array] | None, seeds: NDArray[np.int64]) -> Run:
-    """Runs with what the intervals need: every fifth model, or the last alone."""
+    """Runs with what the intervals need: every fifth model, or only the last."""
     if make is None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FedtaperWarning)  # the paper's own first steps climb
@@ -114,7 +114,7 @@ def measure(
 
 
 def _wrong(theory: Fluctuation, w: Array) -> dict[str, NDArray[np.bool_]]:
-    """Two covariances that leave something out, put to the same test."""
+    """The same test for two covariances that leave something out."""
     e = theory.experiment
     off = w - theory.lag - theory.target
     present = np.sqrt(np.diag(fluctuation(replace(e, participation=1.0), theory.n).covariance))
@@ -145,9 +145,10 @@ def judge_intervals(study: Study) -> Outcome:
     rejected = sum(c.passed for c in checks if "wrong" in c.name)
     summary = (
         f"95 % intervals cover {min(values):.1%} to {max(values):.1%} over {count} runs of every "
-        f"scenario, for parameters, losses and the weighted loss; {rejected} of 2 covariances that "
-        "are wrong on purpose are rejected. By random scaling, from the path of so short a run "
-        "alone: " + ", ".join(f"{name} {hits.mean():.1%}" for name, hits in scaled.items()) + "."
+        f"scenario, for parameters, losses and the weighted loss; {rejected} of 2 deliberately "
+        "wrong covariances are rejected. By random scaling, only from the path of so short a run: "
+        + ", ".join(f"{name} {hits.mean():.1%}" for name, hits in scaled.items())
+        + "."
     )
     failed = [c for c in checks if not c.passed]
     if failed:
@@ -189,10 +190,10 @@ def _outside(name: str, hits: NDArray[np.bool_]) -> Check:
 CLAIMS = [
     Claim(
         "O2",
-        "95 % intervals hold what they should 95 % of the time.",
+        "95 % intervals contain the true value 95 % of the time.",
         "Coverage of the parameters, the clients' losses and the weighted loss at w*(p_n), over "
         "many runs of the paper's three cases, with participation 0.5, with momentum, and for "
-        "logistic regression; and that of two covariances that are wrong on purpose.",
+        "logistic regression; and that of two deliberately wrong covariances.",
         "Coverage outside 93 to 97 %, or inside for a wrong covariance.",
         judge_intervals,
     ),

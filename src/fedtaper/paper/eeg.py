@@ -1,7 +1,7 @@
 """Claim E1: seizure detection by hospitals, judged infant by infant.
 
-The recordings are used where their folder is named (FEDTAPER_DATA or ``--data``), and the
-synthetic stand-in where it is not; the outcome says which.
+The recordings are used if their folder is named (FEDTAPER_DATA or ``--data``), otherwise the
+synthetic stand-in; the outcome says which.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class Found:
-    """One way to train: each infant's score with each seed, and how much the model still moves."""
+    """One way of training: each infant's score with each seed, and how the model still moves."""
 
     seizure: NDArray[np.bool_]  # (infants,)
     score: Array  # (seeds, infants)
@@ -77,7 +77,7 @@ def auc(seizure: NDArray[np.bool_], score: Array) -> Array:
 
 
 def by_infant(found: list[Found], value: Callable[..., Array]) -> tuple[float, float, float]:
-    """A value of the scores with its 95 % interval: infants are resampled, of each kind apart.
+    """A value of the scores with its 95 % interval: infants are resampled, each kind separately.
 
     The seeds are averaged. All ways to train see the same resampled infants, so a difference
     between two of them is a paired one.
@@ -94,7 +94,7 @@ def by_infant(found: list[Found], value: Callable[..., Array]) -> tuple[float, f
 
 
 def data_at_hand() -> str:
-    """The recordings where their folder is named, else the synthetic stand-in."""
+    """The recordings if their folder is named, else the synthetic stand-in."""
     folder = folder_of(None)
     return "neonatal_eeg" if folder is not None and (folder / FILE).is_file() else "synthetic"
 
@@ -169,7 +169,7 @@ CLAIMS = (
     Claim(
         "E1",
         "Hospitals train a neonatal seizure detector with tapering steps and planned influence, "
-        "at no loss.",
+        "without a loss.",
         "Held-out infants, five folds: the area under the curve by infant, with intervals from "
         "resampled infants; equal against planned influence, constant against tapering steps; "
         "a one-dimensional CNN and a linear model on features.",

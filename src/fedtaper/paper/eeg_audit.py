@@ -21,7 +21,7 @@ MODELS = ("features", "cnn")
 
 
 def verdicts(data: str, model: str, fading: int | None, seed: int) -> tuple[str, ...]:
-    """What the audit says of each hospital; one of them may taper faster than it declares."""
+    """The audit's verdict on each hospital; one of them may taper faster than it declares."""
     problem = SeizureDetection(data, model)  # type: ignore[arg-type]  # checked there
     faster = {} if fading is None else {fading: OtherSchedule(Power(SCALE, 1.0))}
     e = Experiment(

@@ -78,7 +78,7 @@ class Ensemble:
 
 
 def ensemble(study: Study, setting: Setting) -> Ensemble:
-    """Run a setting on every problem (once a study, however many claims ask)."""
+    """Run a setting on every problem (once per study, however many claims ask)."""
     return study.once(setting, lambda: _join([_part(study, setting, j) for j in range(PROBLEMS)]))
 
 
@@ -89,7 +89,7 @@ def _part(study: Study, setting: Setting, number: int) -> dict[str, Any]:
 
 
 def quiet_run(experiment: Experiment, seeds: Any) -> Run:
-    """A run whose stability warning is part of the claim, not news."""
+    """A run without its stability warning, which is part of the claim."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StabilityWarning)
         return run(experiment, seeds=seeds, progress=False)

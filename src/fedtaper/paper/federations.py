@@ -115,12 +115,12 @@ def looks(seed: int, rounds: tuple[int, ...] = DECIDING, **how: Any) -> list[Loo
 
 
 def trace_sizes(trace: Any) -> Any:
-    """The same trace with the directions taken away."""
+    """The same trace without the directions."""
     return type(trace)(trace.norms, trace.declared)
 
 
 def plain_slope(trace: Any) -> tuple[Any, Any]:
-    """What one would do at first: the slope of log(size / declared step sum) over log n."""
+    """The naive estimate: the slope of log(size / declared step sum) over log n."""
     excess, error = np.full(len(trace.norms), np.nan), np.full(len(trace.norms), np.nan)
     for i, (norms, sums, x) in enumerate(
         zip(trace.norms, trace.declared.sums, trace.declared.log_n, strict=True)

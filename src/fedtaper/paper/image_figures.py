@@ -115,7 +115,7 @@ def _methods(axis: Any, runs: Any, steps: str, metric: str) -> None:
 
 
 def sweeps(study: Study, swept: dict[str, dict[Any, list[Run]]]) -> tuple[str, ...]:
-    """One figure a swept quantity: change, test loss, test accuracy."""
+    """One figure per swept quantity: change, test loss, test accuracy."""
     names = []
     for what, cells in swept.items():
         name = _name(study, f"i6-{what.replace(' ', '-')}")

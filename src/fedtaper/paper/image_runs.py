@@ -1,4 +1,4 @@
-"""The runs behind claims I1 to I6: each is made once, kept in a folder, and never made again."""
+"""The runs behind claims I1 to I6: each is made once and kept in a folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RARE_CASES = ("equal", "finite", "vanishing")
 
 @dataclass(frozen=True)
 class Setup:
-    """One data set's sizes: the paper's, but for the digits."""
+    """One data set's sizes: the paper's, except for the digits."""
 
     model: str = "resnet9"
     c: float = 0.1
@@ -113,7 +113,7 @@ def folder(study: Study, case: Case) -> Path:
 
 
 def image_run(study: Study, case: Case) -> Run:
-    """The case's run: loaded where it is finished, resumed where it stopped, else made."""
+    """The case's run: loaded if finished, resumed if stopped, else made."""
 
     def make() -> Run:
         where = folder(study, case)

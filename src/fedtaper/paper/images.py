@@ -43,7 +43,7 @@ def early(run: Run, name: str) -> float:
 
 
 def slope(run: Run) -> float:
-    """Of log change against log round, over the second half: how it heads for 0, if it does."""
+    """The slope of log change against log round, over the second half: below 0 if it falls."""
     half = len(run.round) // 2
     k, change = run.round[half:], run.metrics["change"][half:]
     return float(np.polyfit(np.log(k), np.log(np.maximum(change, 1e-30)), 1)[0])
@@ -135,8 +135,8 @@ def judge_rare(study: Study, number: int) -> Outcome:
     nearest = (
         "the setting itself"
         if passed
-        else f"at the last round the client's own influence still is {p_n[0]:.2f} of the others': "
-        "more rounds, or a larger delta, take it further down"
+        else f"at the last round the client's own influence is still {p_n[0]:.2f} of the others': "
+        "more rounds, or a larger delta, would lower it further"
     )
     return outcome(study, verdict, summary, checks, nearest, (figures.rare(study, runs),))
 
@@ -209,7 +209,7 @@ def judge_i6(study: Study) -> Outcome:
     passed = all(c.passed for c in checks)
     summary = (
         "A larger delta moves less and learns less by the same round; more local epochs learn "
-        "more a round; more unlike clients end at a higher test loss."
+        "more per round; clients that differ more end at a higher test loss."
         if passed
         else "; ".join(f"{c.name} is {c.value:.2f}" for c in checks) + "."
     )
@@ -220,13 +220,13 @@ def judge_i6(study: Study) -> Outcome:
 
 
 def horizon(runs: list[Run]) -> str:
-    """What more rounds would bring."""
+    """What more rounds would change."""
     e = runs[0].experiment
     a = float(e.step_sizes(e.rounds - 1, e.rounds)[0, 0, 0])
     first = float(e.step_sizes(0, 1)[0, 0, 0])
     return (
         f"after {e.rounds} rounds a step is {a / first:.3f} of the first and the training loss "
-        "still falls: more rounds, or a larger c, take it further"
+        "still falls: more rounds, or a larger c, would take it further"
     )
 
 

@@ -30,7 +30,7 @@ def read(folder: Path) -> dict[str, Any]:
             raise ValueError("a claim without an id")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as trouble:
         raise FedtaperError(
-            f"{path} is damaged ({trouble}): move it away to judge its claims anew"
+            f"{path} is damaged ({trouble}): move it away to judge its claims again"
         ) from None
     return {"wanted": [], **page}
 
@@ -49,7 +49,7 @@ def known(folder: Path, made: Mapping[str, Any]) -> dict[str, Row]:
 def write(
     folder: Path, rows: Iterable[Row], made: Mapping[str, Any], wanted: Sequence[str] = ()
 ) -> None:
-    """Put rows into the file; those of other claims stay."""
+    """Write rows to the file; those of other claims are kept."""
     page = read(folder)
     kept = {row["id"]: row for row in page["claims"]}
     kept |= {row["id"]: {**row, "made": dict(made)} for row in rows}

@@ -42,7 +42,7 @@ NO_MEAN = 0.7  # tail of working times without a mean
 
 @dataclass(frozen=True)
 class Case:
-    """One federation, and the influences that a prediction without the factor would use."""
+    """One federation, and the influences of a prediction without the factor."""
 
     experiment: Experiment
     without: Array | None = None
@@ -60,7 +60,7 @@ def experiment(rounds: int, **settings: Any) -> Experiment:
 
 
 def cases() -> dict[str, Case]:
-    """What X2 looks at."""
+    """The cases of X2."""
     equal, rates = np.ones(CLIENTS), np.array(RATES)
     exponential = tuple(Duration(t) for t in TIMES)
     mixed = tuple(RandomDelay(mean=m, most=50) for m in range(1, CLIENTS + 1))
@@ -115,7 +115,7 @@ def judged(name: str, case: Case, w: Array) -> list[Check]:
 
 
 def judge_x1(study: Study) -> Outcome:
-    """Streams of growing correlation, with clients that come at unlike rates."""
+    """Streams of growing correlation, with clients that take part at different rates."""
     from fedtaper.show.moving import errors
 
     checks, lines = [], {}
@@ -147,7 +147,7 @@ def judge_x1(study: Study) -> Outcome:
 
 
 def judge_x2(study: Study) -> Outcome:
-    """Every kind of absence and lateness, and where the prediction has to fail."""
+    """Every kind of absence and lateness, and a case in which no prediction exists."""
     from fedtaper.show.moving import fading, predictions
 
     checks: list[Check] = []

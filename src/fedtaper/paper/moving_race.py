@@ -45,7 +45,7 @@ def clock_of(name: str, made: Run) -> Array:
 
 
 def reached(time: Array, good: NDArray[np.bool_]) -> Array:
-    """When each seed is good for the first time and from then on, infinite if never."""
+    """When each seed becomes good and stays good, infinite if never."""
     bad_later = np.cumsum(~good[:, ::-1], axis=1)[:, ::-1] > 0
     first = np.argmin(bad_later, axis=1)
     return np.where(bad_later[:, -1], np.inf, time[first])
@@ -89,11 +89,11 @@ def judge_x3(study: Study) -> Outcome:
         _elsewhere(times[ERRORS[-1]]),
     ]
     summary = (
-        "One client of ten takes ten times as long. Evened out, the server that waits for nobody "
-        f"is at an error of {ERRORS[0]:g} {checks[0].value:.1f} times as early, at {ERRORS[1]:g} "
-        f"{checks[1].value:.1f} times and at a test accuracy of {ACCURACY:g} "
-        f"{checks[2].value:.1f} times as early in simulated time as the one that waits. Left as it "
-        "is, it goes to another equilibrium, in which the slow client counts a tenth."
+        "One client of ten takes ten times as long. In simulated time, the server that waits needs "
+        f"{checks[0].value:.1f} times as long as the evened-out one that does not wait to reach an "
+        f"error of {ERRORS[0]:g}, {checks[1].value:.1f} times as long for {ERRORS[1]:g}, and "
+        f"{checks[2].value:.1f} times as long for a test accuracy of {ACCURACY:g}. If not evened "
+        "out, the model goes to another equilibrium, in which the slow client counts a tenth."
     )
     return outcome_of(
         checks,

@@ -1,4 +1,4 @@
-"""Claims O1, O3 and O4: fair shares, contributions and prices, on problems that chose nothing."""
+"""Claims O1, O3 and O4: fair shares, contributions and prices, on fresh problems."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _at_most(name: str, values: Any, limit: float) -> Check:
 def _outcome(study: Study, checks: list[Check], summary: str, figures: tuple[str, ...]) -> Outcome:
     failed = [check for check in checks if not check.passed]
     if failed:
-        summary += " Short of its threshold: " + "; ".join(c.name for c in failed) + "."
+        summary += " Missed thresholds: " + "; ".join(c.name for c in failed) + "."
     verdict: Verdict = "not-with-these-settings" if failed else "reproduced"
     settings = {"first seed": FRESH, "problems": PROBLEMS}
     return Outcome(verdict, summary, tuple(checks), "", figures, settings)
@@ -216,7 +216,7 @@ CLAIMS = [
     ),
     Claim(
         "O4",
-        "Prices are what full solves with changed influence give.",
+        "Prices agree with full solves with changed influence.",
         "Every price against the central difference of two equilibria, half a per cent apart "
         "on either side.",
         "A price that differs by more than 1 % of the client's largest.",

@@ -138,12 +138,12 @@ def judge_r4(study: Study) -> Outcome:
     told = "a head start of one round" if head.passed else "no head start that differs from none"
     summary = (
         f"After round 1 the gradient norm at delta 1 is {head.value:.2f} times that at delta 0.76 "
-        f"({head.low:.2f} to {head.high:.2f}): {told}, for with curvature 25 the way is made "
-        f"within a round. Then noise rules: the late wobble of delta 0.76 is "
+        f"({head.low:.2f} to {head.high:.2f}): {told}, because with curvature 25 the model arrives "
+        f"within one round. After that noise dominates: the late wobble of delta 0.76 is "
         f"{np.median(slow.wobble / fast.wobble):.0f} times that of delta 1."
     )
     nearest = (
-        "with features of spread 1 (curvature 1 in place of 25) the head start lasts the whole "
+        "with features of spread 1 (curvature 1 instead of 25) the head start lasts the whole "
         f"run: the late gradient norm at delta 1 is {spread_1:.1f} times that at delta 0.76"
     )
     return outcome(study, checks, summary, nearest, (figures.deltas(study, found),))
@@ -172,7 +172,7 @@ def judge_r9(study: Study) -> Outcome:
         f"At the paper's constant {LITERAL} every seed of every baseline diverges "
         f"(step size times curvature is above 2). At 0.05 FedAvg stays at a distance of "
         f"{np.median(stable['fedavg', 0.05].late_error):.2f} for ever; tapering takes it to "
-        f"{np.median(tapering['fedavg'].late_error):.3f} and on."
+        f"{np.median(tapering['fedavg'].late_error):.3f}, and it keeps falling."
     )
     if all(check.passed for check in bounded):
         summary = summary.split(". ", 1)[1]
@@ -190,13 +190,13 @@ CLAIMS = (
         "client's own gradient norm stays away from 0.",
         "Final distance to w*; late over earlier error; late over first aggregated gradient norm; "
         "the smallest client gradient norm over the aggregated one.",
-        "5 % of seeds ending further than 0.05 away, an error that stops falling, or a client "
+        "5 % of seeds ending farther than 0.05 away, an error that stops falling, or a client "
         "whose own gradient vanishes with the aggregated one.",
         judge_r1,
     ),
     Claim(
         "R2",
-        "p = (1, 0.5, 0, ...): two clients alone decide the optimum.",
+        "p = (1, 0.5, 0, ...): only two clients decide the optimum.",
         "Final distance to w*(p), and to w*(p_n), the optimum of the influences at the last n; "
         "distance to w*(p) that the ODE predicts for n = 1e18.",
         "A distance to w*(p) above 0.15 in more than 5 % of seeds. If w*(p_n) is at least ten "

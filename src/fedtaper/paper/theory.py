@@ -1,7 +1,7 @@
 """Claims T1 and T2: the theorem itself, iterates against the ODE and the noise sums.
 
-One problem of the paper's size, many seeds: what the theorem speaks of is one federation's
-many possible paths.
+One problem of the paper's size, many seeds: the theorem is about the many possible paths of one
+federation.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def experiment(schedules: tuple[Schedule, ...] | Schedule, preset: str = "fedavg
 
 
 def quiet_run(e: Experiment, seeds: Iterable[int], **how: Any) -> Run:
-    """A run whose stability warning is part of the claim, not news."""
+    """A run without its stability warning, which is part of the claim."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FedtaperWarning)
         return run(e, seeds=seeds, progress=False, **how)
@@ -192,8 +192,8 @@ def judge_t2(study: Study) -> Outcome:
     for name in MEANS:
         checks += [_probability(name, tapering[name], 0), _probability(name, constant[name], 1)]
     summary = (
-        "Within A2 the noise sums move ever less from round k to 2k, outside ever more. With "
-        f"tapering steps the share of seeds whose error ever exceeds {EPS:g} again is "
+        "Within A2 the noise sums move less and less from round k to 2k, outside more and more. "
+        f"With tapering steps the share of seeds whose error ever exceeds {EPS:g} again is "
         f"{tapering['fedavg'].at(EPS, EPS_ROUND)[0]:.3g} by round {EPS_ROUND:,}; with constant "
         f"steps {constant['fedavg'].at(EPS, EPS_ROUND)[0]:.3g}. The FedOpt servers rescale "
         "every step by their updates' history, which bends the taper; with their usual settings: "

@@ -1,4 +1,4 @@
-"""Charts as data: drawn by static/charts.js on a page, and by matplotlib for a paper."""
+"""Charts as data: drawn by static/charts.js on a page, and by matplotlib for print."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Line = Literal["solid", "dashed", "dotted"]
 class Curve:
     """One named line, with a band where ``low`` and ``high`` are given.
 
-    ``colour`` is a number in the palette; without it, and without ``line``, both follow from
-    the curve's place in its chart.
+    ``colour`` is a number in the palette; if it or ``line`` is not given, it follows from the
+    curve's place in its chart.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Curve:
 class Chart:
     """Curves over one axis, usually the round.
 
-    ``name`` is the stem of its file where it is written as a figure.
+    ``name`` is the stem of its file if it is written as a figure.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Chart:
     log_y: bool = False
 
     def spec(self) -> dict[str, Any]:
-        """What ``chart`` of static/charts.js takes, as plain JSON values."""
+        """The arguments of ``chart`` in static/charts.js, as plain JSON values."""
         made = {
             "title": self.title,
             "xlabel": self.xlabel,
@@ -93,7 +93,7 @@ def _short(value: float) -> float | int | None:
 
 
 def thin(count: int, points: int) -> NDArray[np.int64]:
-    """Which of ``count`` places to draw: half evenly spaced, half in log, the ends always.
+    """Which of ``count`` places to draw: half evenly spaced, half evenly in log, and both ends.
 
     >>> thin(5, 10), len(thin(5000, 300)) <= 300
     (array([0, 1, 2, 3, 4]), True)
@@ -117,7 +117,7 @@ def draw(chart: Chart, path: str | Path) -> Path:
 
 
 def draw_on(axis: Any, chart: Chart) -> None:
-    """The chart's curves on axes that are there already."""
+    """Draw the chart's curves on existing axes."""
     for number, curve in enumerate(chart.curves):
         _draw_curve(axis, chart, curve, number)
     if chart.log_y:
@@ -146,7 +146,7 @@ def _draw_curve(axis: Any, chart: Chart, curve: Curve, number: int) -> None:
 
 
 def write(charts: Sequence[Chart], folder: str | Path) -> list[Path]:
-    """Every chart as PNG and as SVG."""
+    """Write every chart as PNG and as SVG."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return [

@@ -1,4 +1,4 @@
-"""Figures of the seizure detectors."""
+"""Figures about the seizure detectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MODELS = {"features": "linear model on features", "cnn": "convolutional network"
 
 
 def areas(values: dict[str, tuple[float, float, float]], path: Path) -> None:
-    """Each way to train: area under the curve by infant with its interval."""
+    """Each way of training: area under the curve by infant, with its interval."""
     middle, low, high = np.array(list(values.values())).T
     y = np.arange(len(values))[::-1]
     with figure(path, height=2.6) as axes:

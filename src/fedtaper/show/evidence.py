@@ -17,7 +17,7 @@ ACCUSED, FINE, UNSURE = style.COLOURS[1], style.COLOURS[2], style.COLOURS[0]
 
 
 def draw(found: Sequence[History], path: str | Path) -> Path:
-    """One panel per client, those who are accused first, at most SHOWN of them."""
+    """One panel per client, accused clients first, at most SHOWN of them."""
     order = sorted(found, key=lambda h: (not h.said.accused, h.said.client))[:SHOWN]
     rows = -(-len(order) // COLUMNS)
     with style.figure(path, rows, COLUMNS, height=1.9, sharex=True) as axes:

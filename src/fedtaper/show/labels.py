@@ -1,4 +1,4 @@
-"""What runs, clients and metrics are called in tables, legends and sentences."""
+"""The names of runs, clients and metrics in tables, legends and sentences."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def who(names: Sequence[str], group: ClientGroup) -> str:
 
 
 def runs(given: Sequence[Run]) -> list[str]:
-    """One name per run: its folder's, made unique where two are alike."""
+    """One name per run: its folder's, made unique if two are the same."""
     names: list[str] = []
     for number, run in enumerate(given):
         name = run.path.name if run.path else ("run" if len(given) == 1 else f"run {number + 1}")

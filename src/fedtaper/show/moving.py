@@ -27,7 +27,7 @@ def errors(lines: Lines, path: Path) -> None:
 
 
 def predictions(checks: Sequence[Any], limit: float, path: Path) -> None:
-    """Distance to each prediction in standard errors, with the factor and without it."""
+    """Distance to each prediction in standard errors, with and without the factor."""
     with_factor = {c.name.split(":")[0]: c.value for c in checks if "predicted" in c.name}
     without = {c.name.split(":")[0]: c.value for c in checks if "without the factor" in c.name}
     y = np.arange(len(with_factor))[::-1]

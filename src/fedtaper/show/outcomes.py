@@ -39,7 +39,7 @@ def fair_shares(found: Any, path: Path) -> Path:
 
 
 def error_bars(found: Any, path: Path) -> Path:
-    """Every client's loss with its interval, or every parameter where losses are not known."""
+    """Every client's loss with its interval, or every parameter if losses are not known."""
     band = found.model if found.losses is None else found.losses
     value, low, high = (np.atleast_2d(v)[0] for v in (band.value, band.low, band.high))
     place = np.arange(len(value))
@@ -58,7 +58,7 @@ def error_bars(found: Any, path: Path) -> Path:
 def coverage(checks: Any, limits: tuple[float, float], path: Path) -> Path:
     """Coverage with its interval, one line per scenario and quantity.
 
-    What lies beyond the axis, as a wrong covariance does, is written at its edge.
+    Values beyond the axis, as of a wrong covariance, are written at its edge.
     """
     left, right = 0.9, 1.0
     with figure(path, height=0.17 * len(checks) + 0.8) as axes:
@@ -81,7 +81,7 @@ def coverage(checks: Any, limits: tuple[float, float], path: Path) -> Path:
 
 
 def contributed(found: Any, path: Path) -> Path:
-    """Shapley values with intervals and leave-one-out, beside who brought what to whom."""
+    """Shapley values with intervals and leave-one-out, and who contributed what to whom."""
     place = np.arange(len(found.shapley))
     with figure(path, columns=2, height=2.8) as axes:
         bars, heat = axes[0]
@@ -95,7 +95,7 @@ def contributed(found: Any, path: Path) -> Path:
         bars.set_ylabel("lower mean loss")
         bars.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
         client_ticks(bars.xaxis, len(place), found.names)
-        words = ("brought by client", "to the loss of client")
+        words = ("contributed by client", "to the loss of client")
         _heat(heat, found.for_whom, *words, found.names, flip=True)
     return path
 

@@ -12,7 +12,7 @@ from fedtaper.show import style
 
 
 def influence_over_rounds(plan: Any, path: Path) -> Path:
-    """One line per group of clients with one influence; the target at the horizon as a mark."""
+    """One line per group of clients with the same influence; marks for the target."""
     e = plan.experiment
     rounds = np.unique(np.geomspace(1, e.rounds, 200).round().astype(int))
     raw = np.stack([e.influence(int(k)).raw for k in rounds])

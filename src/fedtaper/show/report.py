@@ -1,4 +1,4 @@
-"""One self-contained page from runs and claims: opens offline, sends nothing anywhere."""
+"""One self-contained page about runs and claims: it opens offline and sends nothing anywhere."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def report(
 
 def _checked(path: Path) -> Path:
     if path.is_dir():
-        raise FedtaperError(f"{path} is a folder; name the page to write, such as report.html")
+        raise FedtaperError(f"{path} is a folder; name a file to write, such as report.html")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as problem:

@@ -34,7 +34,7 @@ def _missing(claims: list[str]) -> str:
         return ""
     return (
         f"<p><b>Not judged yet:</b> {escape(', '.join(claims))}. The study stopped before them; "
-        "go on with <code>fedtaper reproduce --resume</code>.</p>"
+        "continue it with <code>fedtaper reproduce --resume</code>.</p>"
     )
 
 
@@ -45,7 +45,7 @@ def _claim(c: dict[str, Any], folder: Path) -> Section:
          "yes" if n["passed"] else "no"]
         for n in c["numbers"]
     ]  # fmt: skip
-    deciding = table(["measured", "value", "from", "to", "asked for", "met"], rows) if rows else ""
+    deciding = table(["measured", "value", "from", "to", "required", "met"], rows) if rows else ""
     pictures = "".join(
         image(folder / name, name) for name in c["figures"] if _is_own_figure(folder, name)
     )

@@ -1,4 +1,4 @@
-"""Several runs side by side: what differs, one table, and curves over one another."""
+"""Several runs side by side: what differs, one table, and curves in common charts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_METRICS = 8  # columns of the comparison
 _NOTE = (
     "p_n, p: the largest influence among the clients other than the reference, at this horizon "
     "and in the limit. Metrics are those of the last round (medians over the seeds). late/early: "
-    "the error, or the model's step, of the last tenth of the rounds over that of the second "
+    "the error, or the model's step, of the last tenth of the rounds divided by that of the second "
     "tenth; well below 1 while the model settles, about 1 if it oscillates."
 )
 
@@ -32,12 +32,12 @@ def differences(runs: Sequence[Run], names: Sequence[str]) -> Section:
     keys = list(dict.fromkeys(k for one in found for k in one))
     differ = [k for k in keys if len({one.get(k, "") for one in found}) > 1]
     if not differ:
-        return Section("What differs", "<p>Nothing: the runs have the same settings.</p>")
+        return Section("What differs", "<p>Nothing: all runs have the same settings.</p>")
     rows = [
         [name, *(one.get(k, "") for k in differ)] for name, one in zip(names, found, strict=True)
     ]
     same = [f"{k} = {found[0][k]}" for k in keys if k not in differ]
-    note = paragraphs([f"The same in all: {', '.join(same)}."], "muted") if same else ""
+    note = paragraphs([f"The same in all runs: {', '.join(same)}."], "muted") if same else ""
     return Section("What differs", table(["run", *differ], rows) + note)
 
 
@@ -106,7 +106,7 @@ def _row(name: str, run: Run, columns: Sequence[str]) -> list[str]:
 
 
 def overlays(runs: Sequence[Run], names: Sequence[str], points: int) -> Section:
-    """One chart for each metric that two runs or more recorded."""
+    """One chart for each metric that at least two runs recorded."""
     shared = dict.fromkeys(m for run in runs for m in labels.metrics(run))
     charts = []
     for name in shared:
@@ -131,8 +131,8 @@ def overlays(runs: Sequence[Run], names: Sequence[str], points: int) -> Section:
         )
     notes = ["Medians over the seeds."] if any(len(run.seeds) > 1 for run in runs) else []
     if any(run.diverged for run in runs):
-        notes.append("Runs that diverged are cut at 1,000 times what the others reach.")
-    return Section("Curves over one another", paragraphs([" ".join(notes)]), tuple(charts))
+        notes.append("Runs that diverged are cut off at 1,000 times what the others reach.")
+    return Section("Curves of all runs", paragraphs([" ".join(notes)]), tuple(charts))
 
 
 def _top(runs: Sequence[Run], metric: str) -> float:
@@ -158,7 +158,7 @@ def many_rounds(runs: Sequence[Run]) -> bool:
 
 
 def wide(values: Sequence[Any]) -> bool:
-    """Whether values span so much, all above zero, that a log axis shows more."""
+    """Whether values, all above zero, span so much that a log axis shows more."""
     found = np.concatenate([np.ravel(v) for v in values]) if values else np.zeros(0)
     found = found[np.isfinite(found)]
     positive = found[found > 0]

@@ -1,4 +1,4 @@
-"""What was found about one run: the audit with its evidence, error bars, the board's section."""
+"""Findings about one run: the audit with its evidence, error bars, the board's section."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHOWN_CLIENTS = 8  # in the evidence of an audit, those who are accused first
 
 
 def audit(view: View) -> Part | None:
-    """Who contributed as declared, for runs with updates or challenges (the first seed)."""
+    """Which clients contributed as declared, for runs with updates or challenges (first seed)."""
     run = view.run
     if run.updates is None and run.challenges is None:
         return None
@@ -72,7 +72,7 @@ def intervals(view: View) -> Part | None:
 
 
 def board(view: View) -> Part | None:
-    """Asked, given, certified: for the people who answer for the federation (the first seed)."""
+    """Asked, given, certified: for the people responsible for the federation (the first seed)."""
     from fedtaper.outcomes.board import board as made
 
     run = view.run
@@ -91,9 +91,9 @@ def board(view: View) -> Part | None:
 
 
 def _steered(view: View) -> tuple[Chart, ...]:
-    """What the controller gave every client, over the rounds."""
+    """The controller's factor for every client, over the rounds."""
     scales = view.run.scales
     if view.run.looks is None or scales.shape[1] > MOST_CLIENTS:
         return ()
     curves = [Curve(n, view.rounds, scales[view.at, i]) for i, n in enumerate(view.clients)]
-    return (view.chart("scales", "What the controller gave", "factor of the scale", curves),)
+    return (view.chart("scales", "The controller's factors", "factor of the scale", curves),)

@@ -41,7 +41,7 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """Where the contents point."""
+        """The id that the contents link to."""
         return slug(self.title)
 
 
@@ -71,8 +71,8 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
         f"</head><body><header><h1>{escape(title)}</h1>"
         '<button id="theme" class="no-print" type="button">Dark</button></header><main>'
         f'{lead}<nav aria-label="Contents"><ul class="contents">{contents}</ul></nav>{body}'
-        "<noscript><p>The charts need JavaScript; the tables and words do not.</p></noscript>"
-        f"</main><footer><p>fedtaper {__version__}. This page is complete in itself: "
+        "<noscript><p>The charts need JavaScript; the tables and texts do not.</p></noscript>"
+        f"</main><footer><p>fedtaper {__version__}. This page is self-contained: "
         "it needs no network.</p></footer>"
         f'<script type="application/json" id="charts">{data}</script>'
         f'<script>{library}</script><script type="module">{code}</script></body></html>\n'
@@ -114,7 +114,7 @@ def _digest(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> str:
-    """An HTML table: columns of numbers are right-aligned, their heads too."""
+    """An HTML table: columns of numbers are right-aligned, and so are their heads."""
     number = [
         all(_NUMBER.match(row[j]) or _FILLER.match(row[j]) for row in rows)
         and any(_NUMBER.match(row[j]) for row in rows)
@@ -142,7 +142,7 @@ def paragraphs(texts: Iterable[str], kind: str = "") -> str:
 
 
 def folded(title: str, html: str) -> str:
-    """What is read only when looked for."""
+    """A part of the page that is folded away."""
     return f"<details><summary>{escape(title)}</summary>{html}</details>"
 
 

@@ -1,4 +1,4 @@
-"""One run on a page: its metrics, convergence, influence, tracking, audit, origin."""
+"""One run on a page: its metrics, convergence, influence, tracking, audit and provenance."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def section(run: Run, name: str, points: int) -> Section:
 
 
 def last_round(view: View) -> Part | None:
-    """The last round's metrics, with their spread over the seeds where there are several."""
+    """The last round's metrics, with their spread over the seeds if there are several."""
     shown = labels.metrics(view.run)
     if not shown:
         return None
@@ -64,14 +64,14 @@ def last_round(view: View) -> Part | None:
 
 
 def metrics(view: View) -> Part | None:
-    """Every metric that was recorded, the user's own among them."""
+    """Every metric that was recorded, including the user's own."""
     names = [m for m in labels.metrics(view.run) if m not in CONVERGENCE]
     charts = metric_charts(view, names)
     return Part("Metrics", charts=charts) if charts else None
 
 
 def metric_charts(view: View, names: Sequence[str]) -> tuple[Chart, ...]:
-    """One chart per metric; those that are read against one another share one."""
+    """One chart per metric; metrics that are compared with each other share one."""
     groups: dict[str, list[str]] = {}
     for name in names:
         first = next((g[0] for g in CHART_GROUPS if name in g), name.split("/")[0])
@@ -96,7 +96,7 @@ def _same(values: dict[str, Array]) -> bool:
 
 
 def convergence(view: View) -> Part | None:
-    """Distances, norms and steps; the shared model against its optima where they are known."""
+    """Distances, norms and steps; the shared model and its optima, if they are known."""
     names = [m for m in labels.metrics(view.run) if m in CONVERGENCE]
     charts = metric_charts(view, names)
     if (
@@ -131,7 +131,7 @@ def _trajectory(view: View) -> Chart:
 
 
 def influence(view: View) -> Part | None:
-    """Effective influence over the rounds, clients that are alike as one line; and its factors."""
+    """Effective influence over the rounds, one line for clients that are alike, and its factors."""
     e = view.run.experiment
     groups = e.groups()
     rounds = 1 + thin(int(view.run.round[-1]), 80)
@@ -160,7 +160,7 @@ def _sent(view: View) -> tuple[Chart, ...]:
 
 
 def tracking(view: View) -> Part | None:
-    """How closely the run follows the limit ODE, where the ODE is known in closed form."""
+    """How closely the run follows the limit ODE, if that is known in closed form."""
     from fedtaper.theory.tracking import tracking_error
 
     if view.run.diverged or not is_quadratic(view.run.experiment.problem):
@@ -179,14 +179,14 @@ def tracking(view: View) -> Part | None:
         curves.append(Curve(name, found.round, middle, *edges))
     chart = view.chart("tracking", "Distance to the ODE", "largest distance in a window", curves)
     text = (
-        f"Windows of length {found.window:.3g} of the ODE's time, each started at the run's own "
-        "model. The theorem says that the distance goes to 0."
+        f"Windows of length {found.window:.3g} in the ODE's time, each started at the run's own "
+        "model. By the theorem the distance goes to 0."
     )
     return Part("Tracking the limit ODE", paragraphs([text]), (chart,))
 
 
 def stability(view: View) -> Part | None:
-    """Whether the first steps suit the curvature."""
+    """Whether the first steps are small enough for the curvature."""
     from fedtaper.theory.stability import stability as look
 
     if not is_quadratic(view.run.experiment.problem):
@@ -196,10 +196,10 @@ def stability(view: View) -> Part | None:
 
 
 def origin(view: View) -> Part:
-    """The exact command, and all that is needed to repeat the run."""
+    """The exact command, and everything needed to repeat the run."""
     run, e = view.run, view.run.experiment
     notes = run.provenance or store.provenance(run)
-    html = f"<p>Made by</p><pre tabindex='0'>{escape(str(notes['command']))}</pre>"
+    html = f"<p>Command:</p><pre tabindex='0'>{escape(str(notes['command']))}</pre>"
     try:
         own = isinstance(e.problem, LinearRegression) and e.problem.arrays is not None
         data = store.DATA if own else None

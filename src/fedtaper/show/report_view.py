@@ -29,7 +29,7 @@ class View:
         self.log_x = many_rounds([run])
 
     def curve(self, name: str, values: Array, **how: Any) -> Curve:
-        """A curve of recorded rounds: the median with a band where there are several seeds."""
+        """A curve of recorded rounds: the median, with a band if there are several seeds."""
         found = np.atleast_2d(values)[:, self.at]
         if len(found) == 1:
             return Curve(name, self.rounds, found[0], **how)

@@ -27,7 +27,7 @@ def sentences(run: Run) -> list[str]:
         what = "error" if "error" in run.metrics else "step of the shared model"
         word = "is still settling" if ratio < SETTLED else "has stopped settling: it oscillates"
         out.append(
-            f"The {what} of the last tenth of the rounds is {ratio:.2f} of that of the second "
+            f"The {what} of the last tenth of the rounds is {ratio:.2f} times that of the second "
             f"tenth: the model {word}."
         )
     return [*out, *_influence(run)]
@@ -69,7 +69,7 @@ def _metrics(run: Run) -> list[str]:
 
 
 def settling(run: Run) -> float | None:
-    """Late over early: the error (or the model's step) of the last tenth over the second's."""
+    """Late over early: the error (or model's step) of the last tenth divided by the second's."""
     tenth = len(run.round) // 10
     name = "error" if "error" in run.metrics else "change"
     if tenth < 5 or run.diverged or name not in run.metrics:
@@ -93,7 +93,7 @@ def _influence(run: Run) -> list[str]:
     for group in vanishing:
         assert when is not None
         out.append(
-            f"In the limit {labels.who(names, group)} will not count, but at this horizon the "
+            f"In the limit {labels.who(names, group)} will not count, but at this horizon their "
             f"influence is still {group.effective:.3g}; it falls to 0.01 at about "
             f"n = {when[group.clients[0]]:.1e}."
         )
@@ -101,7 +101,7 @@ def _influence(run: Run) -> list[str]:
 
 
 def summary(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
-    """What several runs show together; for a single one, what it shows."""
+    """What several runs show together, or what a single one shows."""
     if len(runs) == 1:
         return sentences(runs[0])
     lost = [name for name, run in zip(names, runs, strict=True) if run.diverged]
@@ -119,7 +119,7 @@ def summary(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
         low, high = min(ends, key=lambda n: ends[n]), max(ends, key=lambda n: ends[n])
         text = capital(labels.metric(name))
         if np.isclose(ends[low], ends[high], rtol=1e-3):
-            out.append(f"{text} ends at {ends[low]:.3g} in all.")
+            out.append(f"{text} ends at {ends[low]:.3g} in all runs.")
         else:
             out.append(
                 f"{text} ends lowest in {low} ({ends[low]:.3g}) and highest in {high} "
@@ -128,12 +128,12 @@ def summary(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
     ratios = {n: settling(r) for n, r in zip(names, runs, strict=True)}
     still = [n for n, v in ratios.items() if v is not None and v >= SETTLED]
     if still:
-        out.append(f"Oscillating, no longer settling: {_list(still)}.")
+        out.append(f"Oscillating and no longer settling: {_list(still)}.")
     return out
 
 
 def _compared(runs: Sequence[Run]) -> list[str]:
-    """Up to three metrics to put into words: distances and scores first, then the user's."""
+    """Up to three metrics for the summary: distances and scores first, then the user's."""
     known = ("error", "error_limit", "test_accuracy", "rare_test_accuracy", "test_loss")
     own = [n for r in runs for n in labels.metrics(r) if n not in labels.METRICS]
     found = [n for n in dict.fromkeys([*known, *own]) if sum(n in r.metrics for r in runs) > 1]

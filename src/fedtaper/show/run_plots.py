@@ -18,7 +18,7 @@ POINTS = 600  # rounds drawn
 
 
 def metrics_plot(run: Run, names: Sequence[str] | None, path: str | Path | None) -> Any:
-    """A panel for every metric, or for those that are named."""
+    """A panel for every metric, or for the given ones."""
     shown = list(labels.metrics(run)) if names is None else _known(run, names)
     if not shown or not len(run.round):
         raise FedtaperError("the run has no rounds or no metrics to draw")
@@ -38,7 +38,7 @@ def sweep_plot(sweep: Any, metric: str | None, path: str | Path | None) -> Any:
         if len(made.round) and name in made.metrics:
             curves.append(View(made, "sweep", POINTS).curve(words, made.metrics[name]))
     if not curves:
-        raise FedtaperError(f"no run of the sweep has {name} to draw")
+        raise FedtaperError(f"no run of the sweep has the metric {name}")
     view = View(run, "sweep", POINTS)
     return _panels([view.chart(name, "", labels.metric(name), curves)], path)
 
@@ -49,7 +49,7 @@ def _known(run: Run, names: Sequence[str]) -> list[str]:
         if name not in run.metrics:
             known = ", ".join(run.metrics)
             raise FedtaperError(
-                f"the run has no metric {name!r}{nearest(name, run.metrics)} (it has {known})"
+                f"the run has no metric {name!r} (it has {known}){nearest(name, run.metrics)}"
             )
     return given
 

@@ -1,4 +1,4 @@
-"""One look for every printed figure, the same colours as on the pages. Nothing here computes."""
+"""The style of every printed figure, with the colours of the pages. Nothing here computes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def figure(
 ) -> Iterator[Any]:
     """Axes to draw on; the figure is written to ``path`` at the end, in the format of its name.
 
-    Without a path it is left to whoever asked for it: a notebook shows it.
+    Without a path the figure is left to the caller: a notebook shows it.
 
     One column of axes is 3.5 inches wide (a journal's column), more are 7 (its page). The
     figure is made without pyplot, so neither a notebook's backend nor its figures are touched.
@@ -175,7 +175,7 @@ def rounds_axis(axis: Any, log: bool = True) -> None:
 
 
 def key(axes: Any, columns: int = 3, title: str | None = None) -> None:
-    """One legend for all the axes, below them: it never lies on a line."""
+    """One legend for all the axes, below them, where it never covers a line."""
     handles: dict[str, Any] = {}
     for axis in np.ravel(axes):
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
@@ -195,10 +195,10 @@ def below(axis: Any, columns: int = 3) -> None:
 
 
 def coinciding(curves: Mapping[str, Any], within: float = 0.02) -> dict[str, str]:
-    """The curves to draw, with labels: names whose curves lie on one another share one line.
+    """The curves to draw, with labels: names whose curves coincide share one line.
 
-    ``within`` is relative: two curves are one where nowhere more than this apart, which is
-    less than a line's width.
+    ``within`` is relative: two curves coincide if they are nowhere farther apart than this,
+    which is less than a line's width.
 
     >>> coinciding({"a": [1.0, 2.0], "b": [1.0, 2.0], "c": [3.0, 2.0]})
     {'a': 'a, b', 'c': 'c'}
@@ -216,7 +216,7 @@ def coinciding(curves: Mapping[str, Any], within: float = 0.02) -> dict[str, str
 
 
 def smoothed(values: Any, width: int) -> Any:
-    """A moving mean for a curve that oscillates; its ends use what there is."""
+    """A moving mean for an oscillating curve; at its ends the window is shorter."""
     padded = np.convolve(values, np.ones(width), mode="same")
     return padded / np.convolve(np.ones(len(values)), np.ones(width), mode="same")
 

@@ -30,10 +30,10 @@ _TERM_LABELS = {
 def phase_plane(
     run: Run, path: str | Path, *, coordinates: tuple[int, int] = (0, 1), after: int = 10
 ) -> None:
-    """A run over the field of the ODE with p_n, in two coordinates, and the ODE beside it.
+    """A run on the field of the ODE with p_n, in two coordinates, and the ODE's solution.
 
-    The field is that at the last round, the other coordinates being those of its
-    equilibrium. Both curves start after round ``after``, past the first overshoot.
+    The field is that of the last round, with the other coordinates at its equilibrium. Both
+    curves start after round ``after``, past the first overshoot.
     """
     ode = limit_ode(run.experiment, "finite")
     assert run.w is not None
@@ -148,7 +148,7 @@ def probability_presets(
 def probability_by_eps(
     tapering: ProbabilityOne, constant: ProbabilityOne, path: str | Path
 ) -> None:
-    """The same for several eps: tapering (solid) against constant steps (dashed)."""
+    """Share of seeds for several eps: tapering (solid) against constant steps (dashed)."""
     with figure(path, height=2.8) as axes:
         axis = axes[0, 0]
         for j, eps in enumerate(tapering.eps):
