@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from copy import copy
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -34,9 +35,10 @@ MODULES = {  # what is changed: the tests that must notice
     "clock": (["theory/clock.py"], ["test_clock", "test_shaped_schedules"]),
     "plan": (["planning/plan.py"], ["test_by_value", "test_by_value_plan", "test_plan"]),
     "rules": (["rules/local.py", "rules/server.py", "rules/momentum.py", "rules/control.py"],
-              ["test_by_value", "test_rules", "test_stateful_rules"]),
-    "ode": (["theory/ode.py"], ["test_by_value", "test_ode"]),
-    "forecast": (["theory/forecast.py"], ["test_by_value", "test_ode"]),
+              ["test_by_value", "test_by_value_rules", "test_rules", "test_stateful_rules"]),
+    "ode": (["theory/ode.py"], ["test_by_value", "test_by_value_ode", "test_ode"]),
+    "forecast": (["theory/forecast.py"],
+                 ["test_by_value", "test_ode", "test_by_value_forecast"]),
     "audit": (["auditing/judge.py"], ["test_by_value", "test_by_value_judge", "test_audit"]),
 }  # fmt: skip
 SWAPS = {
@@ -48,6 +50,7 @@ SWAPS = {
 }  # fmt: skip
 NAMES = {"max": "min", "min": "max", "maximum": "minimum", "minimum": "maximum", "any": "all",
          "all": "any", "argmax": "argmin", "argmin": "argmax", "ones": "zeros"}  # fmt: skip
+SHOWN = ("repr", "strict")  # keywords that decide no value
 LONGEST = 240  # seconds; a mutant that hangs is noticed
 
 
@@ -76,6 +79,13 @@ class Places(ast.NodeVisitor):
     def visit_FunctionDef(self, node):
         """Its defaults and its body, not its types."""
         for part in [*node.args.defaults, *filter(None, node.args.kw_defaults), *node.body]:
+            self.visit(part)
+
+    def visit_Call(self, node):
+        """All but flags that say how something is shown, compared or checked, not what it is."""
+        own = isinstance(node.func, ast.Name) and node.func.id == "field"
+        given = [k for k in node.keywords if k.arg not in SHOWN and not (own and _flag(k))]
+        for part in [node.func, *node.args, *given]:
             self.visit(part)
 
     def visit_BinOp(self, node):
@@ -119,6 +129,11 @@ class Places(ast.NodeVisitor):
             self._place(node, lambda: setattr(node, "id", NAMES[node.id]))
 
 
+def _flag(keyword):
+    """Whether a keyword is a plain True or False."""
+    return isinstance(keyword.value, ast.Constant) and isinstance(keyword.value.value, bool)
+
+
 def places(path):
     """The lines of all that can be changed in a file."""
     look = Places()
@@ -134,16 +149,28 @@ def mutated(path, wanted):
     line = look.found[wanted]
     before, after = ast.parse(path.read_text()), ast.fix_missing_locations(tree)
     old, new = (_statement(t, line) for t in (before, after))
-    return after, line, f"{old}  ->  {new}"
+    differ = next((k for k, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), 0)
+    shown = slice(max(0, differ - 80), differ + 60)
+    return after, line, f"{old[shown]}  ->  {new[shown]}"
 
 
 def _statement(tree, line):
-    """The smallest statement around a line, on one line."""
+    """The smallest statement around a line, on one line; of a definition its head."""
     whole = (ast.ClassDef, ast.FunctionDef)
-    small = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and not isinstance(n, whole)]
-    around = [n for n in small if n.lineno <= line <= (n.end_lineno or 0)]
-    best = min(around, key=lambda n: (n.end_lineno or 0) - n.lineno, default=None)
-    return "" if best is None else " ".join(ast.unparse(best).split())[:110]
+    around = [
+        n for n in ast.walk(tree)
+        if isinstance(n, ast.stmt) and _first(n) <= line <= (n.end_lineno or 0)
+    ]  # fmt: skip
+    best = min(around, key=lambda n: (n.end_lineno or 0) - _first(n))
+    if isinstance(best, whole):
+        best = copy(best)  # the tree itself is run later
+        best.body = [ast.Expr(ast.Constant(...))]
+    return " ".join(ast.unparse(best).split())
+
+
+def _first(node):
+    """The first line of a statement, with its decorators."""
+    return min(n.lineno for n in [node, *getattr(node, "decorator_list", [])])
 
 
 class Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):

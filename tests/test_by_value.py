@@ -3,6 +3,7 @@
 Among them are mutants that no other test noticed (docs/development/mutants.md).
 """
 
+import dataclasses
 import math
 from dataclasses import replace
 from importlib import import_module
@@ -60,6 +61,66 @@ def test_step_sizes_by_hand():
     two = ft.Piecewise(((1, 0.1), (10, ft.Power(1.0, 1.0))))
     assert two([9, 10, 20]).tolist() == [0.1, 0.1, 0.05]
     assert (two.c, two.delta) == (1.0, 1.0)
+
+
+def test_schedules_at_the_limits_of_what_is_accepted():
+    for make in (ft.Constant, lambda x: ft.Power(x, 0.8), lambda x: ft.Power(0.1, 0.8, offset=x),
+                 lambda x: ft.Cosine(x, over=9, end=0.01), lambda x: ft.Cosine(0.1, 9, end=x),
+                 lambda x: ft.Cosine(0.1, over=x), lambda x: ft.WarmUp(ft.Constant(0.1), over=x),
+                 lambda x: ft.Piecewise(((1, x),))):  # fmt: skip
+        made = make(0.05)
+        for refused in (-0.05, math.nan):
+            with pytest.raises(ft.FedtaperError):
+                make(refused)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            made.other = 1
+    assert ft.Power(0.1, 0.8, offset=0).offset == ft.Power(0.1, 0.8).offset == 0
+    for delta in (0.7501, 1.0):
+        ft.Power(0.1, delta)  # no warning
+    for delta in (0.05, 0.75, 1.001):
+        with pytest.warns(ft.AssumptionWarning):
+            ft.Power(0.1, delta)
+    for pieces in ((), (0.1,), ((1, 0.1, 2),), ((1, True),), ((1, 0.1), (5, "0.1")), ((5, 0.1),),
+                   ((1, 0.1), (9, 0.1), (5, 0.1))):  # fmt: skip
+        with pytest.raises(ft.FedtaperError):
+            ft.Piecewise(pieces)
+
+
+def test_where_schedules_settle_and_on_what():
+    fixed, slow, wave = ft.Constant(0.3), ft.Power(0.2, 0.8, offset=3), ft.Cosine(0.4, over=50)
+    assert (fixed.c, fixed.delta, fixed.offset, fixed.settles) == (0.3, 0, 0, 1)
+    assert slow.settles == 1 and wave.settles == 50 and wave.limit == ft.Constant(0.004)
+    assert ft.WarmUp(wave, over=20).settles == 50 and ft.WarmUp(wave, over=70).settles == 70
+    parts = ft.Piecewise(((1, slow), (10, 0.1), (20, wave)))
+    assert parts.settles == 50 and parts.limit == wave.limit
+    parts = ft.Piecewise(((1, slow), (10, wave), (80, slow)))
+    assert parts.settles == 80 and (parts.c, parts.delta, parts.offset) == (0.2, 0.8, 3)
+    assert ft.Cosine(0.4, over=2, end=0.1)([1, 2, 3]).tolist() == [0.4, pytest.approx(0.1), 0.1]
+    assert isinstance(slow(4), float) and slow([4]).shape == (1,) and slow([[4]]).shape == (1, 1)
+
+
+def test_messages_name_the_clock_value_that_is_wrong():
+    for clock, bad in (([1, 0.5, 3], "0.5"), ([1.0, 2.0, -7.0], "-7"), (0.9, "0.9")):
+        with pytest.raises(ft.FedtaperError, match=f"; {bad} is not a clock value"):
+            ft.Constant(0.1)(clock)
+    for value in (0.0, -0.1, math.inf, math.nan):
+        shaped = ft.Shaped(lambda n, v=value: np.where(n == 5, v, 0.1), ft.Constant(0.1))
+        with pytest.raises(ft.FedtaperError, match=f"shape gives {value} at n = 5;"):
+            shaped([3, 4, 5, 6])
+
+
+def test_a_shape_is_compared_with_its_limit_once_far_out():
+    """At twice ``after``, or at 1e12: within a tenth."""
+    for after, far in ((50, 100), (math.inf, 1e12)):
+        for factor in (0.91, 1.0, 1.09):
+            ft.Shaped(lambda n, k=factor, f=far: np.where(n == f, k, 9.0), ft.Constant(1), after)
+        for factor in (0.89, 1.11, 1.7):
+            with pytest.warns(ft.FedtaperWarning, match="times its declared limit"):
+                ft.Shaped(lambda n, k=factor: k + 0.0 * n, ft.Constant(1), after)
+    assert ft.Shaped(np.ones_like, ft.Constant(1), after=1).settles == 1
+    for after in (0.999, -math.inf, math.nan):
+        with pytest.raises(ft.FedtaperError, match="after must be"):
+            ft.Shaped(np.ones_like, ft.Constant(1), after=after)
 
 
 def test_effective_influence_by_hand():

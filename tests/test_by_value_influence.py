@@ -73,6 +73,15 @@ def test_groups_in_words(clients, names, words):
     assert ClientGroup(clients, SLOW, 1.0, 1.0, 1.0, 1.0, 1.0, names).who == words
 
 
+def test_what_is_assumed_of_a_client_unless_it_is_said():
+    found = ft.effective_influence([SLOW, FAST], 32)
+    np.testing.assert_allclose(found.step_sum, [0.1 / 32**0.8, 0.4 / 32], rtol=1e-14)
+    assert found.local_steps.tolist() == [1, 1] and found.participation.tolist() == [1, 1]
+    assert found.server_weight.tolist() == [0.5, 0.5] and found.gain == 1.0
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        ClientGroup((4,), SLOW, 1.0, 1.0, 1.0, 1.0, 1.0).limit = 0.0
+
+
 # ------------------------------------------------------------------ in an experiment
 
 
@@ -130,3 +139,104 @@ def test_groups_of_clients_that_count_alike():
     assert (second.limit, second.server_weight, second.participation) == (0.0, 1 / 3, 1.0)
     assert second.step_sum == pytest.approx((0.4 / np.arange(37, 41)).sum(), rel=1e-12)
     assert second.schedule == FAST
+
+
+# ------------------------------------------------------------------ rules, presence, clocks
+
+
+def raw_of(e, n=30):
+    """Weight times sum of the step sizes of a round of 4 updates centred at n, by hand."""
+    made = np.arange(4)[:, None] < e.steps
+    a = np.array([[s(m) for s in e.schedules] for m in range(n - 1, n + 3)]) * made
+    return a.sum(axis=0) / 3, a
+
+
+def test_the_server_s_momentum_multiplies_every_influence():
+    """beta = 0.75: in the long run each update counts four times."""
+    e = experiment([SLOW, FAST, FAST], server=ft.AverageMomentum(0.75))
+    raw, a = raw_of(e)
+    np.testing.assert_allclose(e.field_weights(30.0), 4 * raw / a[:, 0].sum(), rtol=1e-12)
+    np.testing.assert_allclose(e.influence(8).raw, 4 * raw, rtol=1e-12)
+    np.testing.assert_allclose(e.influence(8).gain, 4.0, rtol=1e-12)
+    np.testing.assert_allclose(e.limit_field_weights, [4 / 3, 0, 0], rtol=1e-12)
+
+
+def test_momentum_with_reset_at_finite_n():
+    """beta = 0.5: the gradient of update m counts a_m + a_(m+1) / 2 + a_(m+2) / 4 + ..."""
+    e = experiment([SLOW, FAST, FAST], local=ft.Momentum(0.5, reset=True), local_steps=(4, 2, 1))
+    _, a = raw_of(e)
+    each = [sum(a[k:, i] @ 0.5 ** np.arange(4 - k) for k in range(4)) for i in range(3)]
+    np.testing.assert_allclose(e.field_weights(30.0) * a[:, 0].sum() * 3, each, rtol=1e-12)
+    found = e.influence(8)
+    np.testing.assert_allclose(found.raw * 3, each, rtol=1e-12)
+    np.testing.assert_allclose(found.gain, np.array(each) / a.sum(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(found.participation, 1.0, rtol=1e-12)
+
+
+def test_a_mean_over_those_present_keeps_the_sum_of_the_weights():
+    """FedNova's weights add up to 8/3 here; the others share those of a client that is absent."""
+    server = ft.Normalised(by="samples")
+    e = experiment(local_steps=(4, 2, 1), participation=(1.0, 0.5, 1.0), average_over="present",
+                   server=server)  # fmt: skip
+    share = np.array([1 / 6, 1 / 3, 1 / 2])
+    q = share * (share @ (4, 2, 1)) / (4, 2, 1)
+    alone = np.array([q[0], 0, q[2]]) * q.sum() / (q[0] + q[2])
+    wanted = (q + alone) / 2
+    _, a = raw_of(e)
+    sums = a.sum(axis=0)
+    np.testing.assert_allclose(e.field_weights(30.0), wanted * sums / sums[0], rtol=1e-12)
+    found = e.influence(8)
+    np.testing.assert_allclose(found.server_weight, q, rtol=1e-12)
+    np.testing.assert_allclose(found.participation, wanted / q, rtol=1e-12)
+    np.testing.assert_allclose(e.limit_field_weights, wanted * (1, 1 / 2, 1 / 4), rtol=1e-12)
+
+
+def test_corrections_make_participation_the_same_for_all():
+    """SCAFFOLD: each counts as if it came as often as the clients do on average."""
+    rates = np.array([1.0, 0.5, 0.2])
+    e = experiment([SLOW, FAST, FAST], participation=tuple(rates), **ft.PRESETS["scaffold"])
+    raw, a = raw_of(e)
+    pace = raw @ rates / raw.sum()
+    np.testing.assert_allclose(e.field_weights(30.0), raw * pace / a[:, 0].sum(), rtol=1e-12)
+    found = e.influence(8)
+    np.testing.assert_allclose(found.participation, pace, rtol=1e-12)
+    np.testing.assert_allclose(found.raw, raw * pace, rtol=1e-12)
+    np.testing.assert_allclose(found.gain, 1.0, rtol=1e-12)
+
+
+def test_a_client_that_never_comes():
+    with pytest.warns(ft.FedtaperWarning, match="never takes part"):
+        one = experiment([SLOW, FAST, ft.Power(0.1, 1.0)], participation=(0.0, 0.5, 1.0))
+    assert one.reference == 1, "the slowest taper is that of a client that never comes"
+    np.testing.assert_allclose(one.limit_field_weights, [0, 1 / 6, 1 / 12], rtol=1e-12)
+
+
+def test_a_clock_of_its_own_counts_a_client_s_own_rounds():
+    """At n = 60 a client that comes half of the time is at 30; the reference's pace is kept."""
+    e = experiment(SLOW, own_clock=True, participation=(1.0, 0.5, 0.25), rounds=20)
+    middle = 60 * np.array([1, 0.5, 0.25]) - 2 * np.array([1, 0.5, 0.25])
+    sums = np.array([sum(0.1 * (first + m) ** -0.8 for m in (1, 2, 3, 4)) for first in middle])
+    wanted = np.array([1, 0.5, 0.25]) * sums / 3 / sums[0]
+    np.testing.assert_allclose(e.field_weights(60.0), wanted, rtol=1e-12)
+    limit = np.array([1, 0.5, 0.25]) ** (1 - 0.8) / 3
+    np.testing.assert_allclose(e.limit_field_weights, limit, rtol=1e-12)
+
+
+def test_many_rounds_no_round_and_names():
+    e = experiment([SLOW, FAST, FAST], local_steps=1, rounds=2500, names=("north", "south", "west"))
+    found = e.effective_influence(0, 2500)
+    assert found.shape == (2500, 3)
+    np.testing.assert_allclose(found[:, 1], 4 * np.arange(1, 2501) ** -0.2, rtol=1e-12)
+    assert e.effective_influence(5, 5).shape == (0, 3)
+    assert e.influence(3).names == ("north", "south", "west")
+    assert experiment().influence(3).names == ()
+
+
+def test_who_differs_in_one_factor_is_in_a_group_of_its_own():
+    e = experiment(SLOW, participation=(1.0, 0.5, 1.0))
+    assert [group.clients for group in e.groups()] == [(0, 2), (1,)]
+    assert [group.names for group in e.groups()] == [(), ()]
+    e = experiment(SLOW, local_steps=(4, 4, 2))
+    assert [group.clients for group in e.groups()] == [(0, 1), (2,)]
+    e = experiment(SLOW, server=ft.Average("samples"))
+    assert [group.clients for group in e.groups()] == [(0,), (1,), (2,)]

@@ -70,6 +70,7 @@ def test_a_misfit_tells_nothing_and_twelve_rounds_are_needed(monkeypatch):
     assert uneven.verdicts == ("cannot tell",) * 3 and uneven.witness == "misfit"
     other = judged(monkeypatch, made, "norms", quadratic=False)
     assert other.verdicts == ("cannot tell",) * 3 and other.witness == "none"
+    assert other.curvature.tolist() == [1, 1, 1], "unknown, so all alike"
 
 
 def test_idle_copying_and_noise_come_before_tapers(monkeypatch):
@@ -110,6 +111,19 @@ def test_who_is_idle(last, idle):
     assert room._idle(given).tolist() == [False, False, idle]
 
 
+def test_the_usual_size_is_the_median_of_all_that_is_not_nothing():
+    """Here 0.5: what was sent at most 5e-10 times the step sizes is negligible."""
+    for size, idle in ((4e-10, True), (8e-10, False)):
+        given = trace(3)
+        given.norms[:] = 0.5 * given.declared.sums
+        given.norms[0, 4] = np.nan
+        given.norms[2, -3:] = size * given.declared.sums[2, -3:]
+        assert room._idle(given).tolist() == [False, False, idle]
+    given = trace(3)
+    given.norms[1], given.norms[2] = 0.0, 1e-12 * given.declared.sums[2]
+    assert room._idle(given).tolist() == [False, True, True]
+
+
 def test_two_rounds_are_too_few_to_be_idle_and_a_dead_federation_is():
     for rounds, all_idle in ((2, False), (3, True)):
         given = trace(2, rounds)
@@ -130,6 +144,37 @@ def test_challenges_are_judged_by_their_own_test(monkeypatch):
     assert found.verdicts == ("as declared", "fading", "cannot tell yet")
     assert found.witness == "challenges" and found.found.tolist() == [0, 7, 0]
     np.testing.assert_array_equal(found.freedom, said.freedom)
+
+
+def test_challenges_say_nothing_about_who_is_idle(monkeypatch):
+    none = np.zeros(3)
+    said = SimpleNamespace(excess=none, error=none + 0.01, freedom=none + 9, found=np.arange(3) + 5)
+    monkeypatch.setattr(room, "examine", lambda asked: said)
+    given = trace(asked=Asked(np.arange(1, 4), *[np.ones((3, 3))] * 3), quadratic=False)
+    given.norms[1, -3:] = 0.0
+    found = judge(given)
+    assert found.verdicts == ("fading", "idle", "fading") and found.found.tolist() == [5, 0, 7]
+
+
+def test_exactly_on_a_line_nobody_is_accused_or_cleared(monkeypatch):
+    """Powers of two, so that nothing is rounded: the line is 2 standard errors of 1/16."""
+    monkeypatch.setattr(room, "threshold", lambda error, witness, line: 2.0)
+    error = 1 / 16
+    for score, verdict in ((2, "cannot tell yet"), (-2, "cannot tell yet"),
+                           (-5, "cannot tell yet"), (-6, "rising"), (3, "fading")):  # fmt: skip
+        assert room._taper_verdict(score * error, error, "norms", 0.0) == verdict
+    monkeypatch.setattr(room, "RULED_OUT", 1.96 * error)
+    assert room._taper_verdict(0.0, error, "norms", 0.0) == "cannot tell yet"
+    assert room._taper_verdict(-1e-9, error, "norms", 0.0) == "as declared"
+    quantile = 2.2621571627409915  # Student's with 9 degrees of freedom
+    for ruled_out, verdict in ((quantile, "as declared"), (quantile - 1e-6, "cannot tell yet")):
+        monkeypatch.setattr(room, "RULED_OUT", (ruled_out + 1e-9) * error)
+        assert room._challenge_verdict(0.0, error, 9.0, 0) == verdict
+
+
+def test_lines_are_above_0_unless_a_replay_gives_one():
+    assert room.threshold(0.1, "held-out") == 0.0
+    assert room.threshold(0.1, "peers") == room.threshold(0.1, "norms") > 3
 
 
 # ------------------------------------------------------------------ since when
@@ -166,7 +211,7 @@ def test_an_accusation_is_dated_by_the_looks(monkeypatch):
     fading_from(monkeypatch, 1)
     assert since(trace(3, 100), final)[0] == 12
     fading_from(monkeypatch, 100)
-    assert since(trace(3, 100), final)[0] == 100, "at none of the earlier looks"
+    assert since(trace(3, 100), final) == [100, None, 33], "at none of the earlier looks"
     assert since(trace(1, 5), finding(["fading"]))[0] == 5, "fewer rounds than a look needs"
 
 
@@ -176,6 +221,10 @@ def test_the_past_is_judged_among_the_accused_and_a_hundred_others(monkeypatch):
     verdicts = ["as declared"] * 3 + ["fading"] + ["as declared"]
     since(trace(5, 40), finding(verdicts))
     assert {shape[0] for shape, _ in looked} == {3}, "two others and the one that is accused"
+    monkeypatch.undo()
+    looked = fading_from(monkeypatch, 1)
+    since(trace(120, 40), finding(["as declared"] * 119 + ["fading"]))
+    assert {shape[0] for shape, _ in looked} == {101}
 
 
 def test_with_challenges_the_past_shows_idle_noise_and_copies_alone(monkeypatch):
@@ -232,6 +281,43 @@ def test_updates_must_explain_four_fifths(monkeypatch, explained, used):
         monkeypatch.setattr(room.sizes, "plausible", lambda found: False)
         monkeypatch.setattr(room.taper, "fit_peers", lambda *known: made)
         assert room._fit(given, plain) == (made, "peers")
+
+
+def test_sizes_of_a_single_client_with_a_round_of_nothing(monkeypatch):
+    seen, made = {}, fit([0.1], [0.05])
+    monkeypatch.setattr(room.sizes, "plausible", lambda found: True)
+    monkeypatch.setattr(room.taper, "fit_updates", lambda *known: pytest.fail("w is unknown"))
+
+    def by_sizes(norms, agreed, each):
+        seen.update(norms=norms, sums=agreed.sums, each=each)
+        return made
+
+    monkeypatch.setattr(room.sizes, "fit_sizes", by_sizes)
+    given = trace(3, updates=np.ones((3, 12, 2)))
+    given.norms[2, 4], given.norms[2, 7] = 0.0, np.nan
+    with np.errstate(all="raise"):
+        assert room._fit(given, np.array([False, False, True])) == (made, "norms")
+    wanted = 0.2 / np.arange(1.0, 13)
+    wanted[[4, 7]] = np.nan
+    np.testing.assert_allclose(seen["norms"], [wanted], rtol=1e-12)
+    np.testing.assert_allclose(seen["sums"], [0.1 / np.arange(1.0, 13)], rtol=1e-12)
+    assert seen["each"].tolist() == [[1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1]]
+
+
+def test_long_traces_are_averaged_over_stretches(monkeypatch):
+    """300 rounds: sizes by their geometric mean, step sums by their mean, rounds counted."""
+    seen, made = {}, fit([0.1] * 2, [0.05] * 2)
+    monkeypatch.setattr(room.sizes, "plausible", lambda found: True)
+    monkeypatch.setattr(
+        room.sizes, "fit_sizes", lambda *known: seen.update(zip("nde", known, strict=True)) or made
+    )
+    given = trace(2, 300)
+    room._fit(given, np.array([True, True]))
+    stretch = room.robust.bins(np.arange(300.0))
+    last = stretch == stretch[-1]
+    assert 1 < last.sum() == seen["e"][0, -1] and seen["e"].sum() == 600
+    assert seen["n"][1, -1] == pytest.approx(np.exp(np.log(given.norms[1, last]).mean()))
+    assert seen["d"].sums[1, -1] == pytest.approx(given.declared.sums[1, last].mean())
 
 
 def test_some_clients_and_the_first_rounds_of_a_trace():

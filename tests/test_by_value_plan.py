@@ -83,7 +83,28 @@ def test_fading_of_two_clients_with_clocks_of_their_own(client):
     assert late[client] / late[other] == pytest.approx(0.8, rel=1e-9)
 
 
+def test_the_delta_that_a_fade_needs_in_closed_form():
+    """One update a round: by round r it falls to r^-(delta - 0.76), so delta is a logarithm."""
+    kept, faded = planned("fade client 1 to 80% by round 10", 20, 1, num_clients=2).schedules
+    assert (kept.c, kept.delta) == (pytest.approx(0.1), 0.76)
+    assert faded.delta == pytest.approx(0.76 - np.log10(0.8), rel=1e-12)
+    assert faded.c == pytest.approx(0.1, rel=1e-12)
+    found = planned("fade client 1 to 0.1% by round 10", 20, 1, num_clients=2)
+    has = 10**-0.24
+    assert found.schedules[1].delta == 1.0
+    assert found.warnings == (
+        "client 1 cannot fade to 0.001 by round 10 inside A2: that needs delta = 3.76. With "
+        f"delta = 1, the fastest, it has {has:.3g} then; to reach 0.001 by then, let it start at "
+        f"{0.001 / has:.3g}",
+    )
+
+
 def test_fading_needs_a_fall():
+    room = sys.modules["fedtaper.planning.plan"]
+    e = planned([1, 1]).experiment
+    for end in (0.0, -0.1, 0.5, 0.6):
+        with pytest.raises(ft.FedtaperError, match="must fall, and to more than 0"):
+            room._fading(e, list(e.schedules), 0, room.Fade(end, 9, 0.5))
     for rule in ("fade client 0 from 50% to 50% by round 9", "fade client 0 to 0% by round 9"):
         with pytest.raises(ft.FedtaperError, match=r"must fall|cannot read the rule|above 0"):
             planned(rule, num_clients=2)
@@ -98,6 +119,8 @@ def test_what_a_vanishing_client_has_left_and_when_it_has_less():
     assert f"it has {has:.3g} then, and 0.01 at n of about {when:.1g}." in found.warnings[0]
     same = planned([1, 0], rounds=100, local_steps=5, delta=1.0)
     assert "it has 1 then. For less" in same.warnings[0], "with one delta nobody vanishes"
+    some = planned([0.2, 0], rounds=100, local_steps=5)
+    assert re.search(r"it has 0\.0[45]\d* then, and 0\.01 at n of", some.warnings[0])
     small = planned([0.02, 0], rounds=100, local_steps=5)
     assert re.search(r"it has 0\.00\d+ then\. For less", small.warnings[0])
 
@@ -117,3 +140,38 @@ def test_the_number_of_clients_comes_from_sizes_or_the_target():
         planned({0: 2.0}, sizes=60)
     with pytest.raises(ft.FedtaperError, match="not both"):
         planned([1, 1, 1], problem=PROBLEM, sizes=[1, 2, 3])
+
+
+def test_what_is_assumed_unless_it_is_said():
+    found = planned([1, 0.5])
+    assert found.schedules == (ft.Power(0.1, 0.76, 0.0), ft.Power(0.05, 0.76, 0.0))
+    assert not found.real and not ft.Plan(found.experiment, found.target, (), "").real
+    assert len(planned([1, 0.5, 0.5], problem=PROBLEM).rows()[0]) == 12, "with prices"
+
+
+def test_epochs_are_the_clock_of_a_problem_that_stands_in():
+    epochs = {"local_steps": None, "local_epochs": 2, "batch_size": 20}
+    assert planned([1, 1], sizes=60, **epochs).experiment.clock == "epoch"
+    assert planned([1, 1], sizes=60, clock="round", **epochs).experiment.clock == "round"
+    plain = ft.Experiment(PROBLEM, ft.Power(0.1, 0.76), rounds=20, local_epochs=2, batch_size=20)
+    assert planned([1, 1, 1], problem=PROBLEM, **epochs).experiment.clock == plain.clock
+    assert planned([1, 1]).experiment.clock == "update"
+
+
+@pytest.mark.parametrize("target", [[1, 1], [1, 0.5], "fade client 1 to 80% by round 9"])
+def test_who_never_comes_cannot_count(target):
+    with (
+        pytest.warns(ft.FedtaperWarning, match="never takes part"),
+        pytest.raises(ft.FedtaperError, match="cannot have influence"),
+    ):
+        ft.plan(target, 20, 3, num_clients=2, participation=(1.0, 0.0))
+
+
+def test_advice_says_why_stability_was_not_judged():
+    room = sys.modules["fedtaper.planning.plan"]
+    e = planned([1, 1, 1], problem=PROBLEM).experiment
+    assert "that needs the problem" in room._advice(e, None, False)
+    assert "too large to measure" in room._advice(e, None, True)
+    judged = f"stability: {ft.stability(e).advice}"
+    assert room._advice(e, room.curvatures(e), True) == judged
+    assert planned([1, 1, 1], problem=PROBLEM).advice == judged

@@ -1,5 +1,7 @@
 """The ODE's clock against direct sums, high-precision values, and its own inverse."""
 
+from math import factorial, pi
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -97,6 +99,22 @@ def test_sums_and_slopes_are_those_of_hurwitz_zeta(delta, y):
         assert power_sum(y + 3.25, delta) - power_sum(y, delta) == pytest.approx(exact, rel=1e-12)
 
 
+def test_the_series_has_bernoulli_s_numbers():
+    """The last two are below a rounding error in every sum, so they are compared by themselves."""
+    exact = [-2 * (-1) ** j * factorial(2 * j) * zeta(2 * j) / (2 * pi) ** (2 * j)
+             for j in range(1, 7)]  # fmt: skip
+    np.testing.assert_allclose(clocks.BERNOULLI, exact, rtol=1e-14)
+
+
+def test_updates_with_clock_values_of_their_own_make_a_single_sum():
+    usual, round_ = (clock_of(ft.Power(0.1, 0.8, offset=2), local_steps=500, clock=clock)
+                     for clock in ("update", "round"))  # fmt: skip
+    assert (usual.places.tolist(), usual.counts.tolist(), usual.unit) == ([3.0], [1.0], 1.0)
+    assert (round_.places.tolist(), round_.counts.tolist(), round_.unit) == ([3.0], [500.0], 1.0)
+    fewer = clock_of(ft.Power(0.1, 0.8), local_steps=(2, 5, 3))
+    assert fewer.places.tolist() == [0.2, 0.4] and fewer.unit == 5.0
+
+
 def test_a_constant_step_has_a_constant_slope():
     assert power_sum_slope(0.3, 0.0) == pytest.approx(1.0, rel=1e-15)
     clock = clock_of(ft.Constant(0.05), local_steps=4, clock="round")
@@ -186,9 +204,11 @@ def test_finite_sums_never_reach_a_late_time():
 
 def test_wrong_values():
     clock = clock_of(ft.Power(0.1, 0.76))
-    with pytest.raises(ft.FedtaperError, match="starts at 1"):
-        clock.t(-1)
-    with pytest.raises(ft.FedtaperError, match="starts at 0"):
-        clock.n(-0.1)
+    for n in (-1, np.nan, [5.0, -0.1]):
+        with pytest.raises(ft.FedtaperError, match="starts at 1"):
+            clock.t(n)
+    for t in (-0.1, np.nan, [5.0, -0.1]):
+        with pytest.raises(ft.FedtaperError, match="starts at 0"):
+            clock.n(t)
     with pytest.raises(ft.FedtaperError, match="beyond"):
         clock_of(ft.Power(0.1, 1.0)).n(1000.0)
