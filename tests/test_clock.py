@@ -1,5 +1,6 @@
 """The ODE's clock against direct sums, high-precision values, and its own inverse."""
 
+from dataclasses import FrozenInstanceError
 from math import factorial, pi
 
 import numpy as np
@@ -132,6 +133,25 @@ def test_the_slope_of_several_places_in_a_round():
     assert clock.slope(30.0) == pytest.approx(exact, rel=1e-13)
 
 
+def test_near_and_far_values_are_inverted_together():
+    """Each of them to its last digits, whichever settles first."""
+    n = np.array([0.0, 1e-3, 0.02, 0.5, 3.0, 1e4, 1e9, 1e17])
+    for settings in ({"local_steps": 5}, {"local_steps": (2, 5, 3)}, {"local_steps": 1}):
+        clock = clock_of(ft.Power(0.1, 0.8, offset=1.5), **settings)
+        np.testing.assert_allclose(clock.n(clock.t(n)), n, rtol=1e-11, atol=1e-12)
+
+
+def test_the_reference_may_stand_last_with_clock_values_of_its_own():
+    """2, 4 and 6 batches an epoch: the last client has 6 updates at each of its clock values."""
+    schedules = [ft.Power(0.1, 1.0), ft.Power(0.1, 1.0), ft.Power(0.1, 0.8)]
+    e = ft.Experiment(PROBLEM, schedules, rounds=10, local_epochs=2, clock="epoch", batch_size=50)
+    clock = OdeClock.of(e)
+    assert e.reference == 2 and clock.counts.tolist() == [6.0, 6.0]
+    assert clock.t(20.0) == pytest.approx(6 * 0.1 * (np.arange(1, 21) ** -0.8).sum(), rel=1e-13)
+    with pytest.raises(FrozenInstanceError):
+        clock.scale = 1.0
+
+
 # ------------------------------------------------------------------ schedules of another shape
 
 
@@ -166,12 +186,24 @@ def test_a_schedule_that_never_settles_is_known_to_the_end_of_the_run():
     assert clock.farthest == 40.0
     end = clock.t(40.0)
     assert clock.n(end) == pytest.approx(40.0, rel=1e-12)
-    with pytest.raises(ft.FedtaperError, match="nothing is known beyond the run's end"):
-        clock.t(40.5)
-    with pytest.raises(ft.FedtaperError, match="nothing is known beyond the run's end"):
-        clock.n(end * 1.001)
+    for n in (40.5, [3.0, 40.5]):
+        with pytest.raises(ft.FedtaperError, match="nothing is known beyond the run's end"):
+            clock.t(n)
+    for t in (end * 1.001, [end / 2, end * 1.001]):
+        with pytest.raises(ft.FedtaperError, match="nothing is known beyond the run's end"):
+            clock.n(t)
     assert OdeClock.of(shaped()).farthest == np.inf
     assert OdeClock.of(shaped(ft.Constant(0.1))).head is None
+
+
+def test_the_shortest_shape_and_the_largest_steps():
+    short = OdeClock.of(shaped(ft.Cosine(0.2, over=2, end=0.05), local_steps=1))
+    assert [short.t(n) for n in (1.0, 2.0, 6.0)] == pytest.approx([0.2, 0.25, 0.45], rel=1e-13)
+    with np.errstate(over="ignore"):
+        large = OdeClock.of(shaped(ft.Cosine(1.5e308, over=41, end=0.1)))
+    assert np.isfinite(large.head[0]) and np.isinf(large.head[-1])
+    with pytest.raises(ft.FedtaperError, match="too large for a number"):
+        large.t(3.0)
 
 
 def test_a_head_is_not_summed_without_end(monkeypatch):
@@ -191,7 +223,7 @@ def test_the_inverse_of_finite_sums_up_to_their_end():
     assert clock.n(1.0) == pytest.approx(1.0, rel=1e-12)
     assert clock.n(end - 1e-6) == pytest.approx(1e6, rel=1e-3)
     with pytest.raises(ft.FedtaperError, match=r"sum to 1\.64493"):
-        clock.n(end * (1 + 1e-14))
+        clock.n([1.0, end * (1 + 1e-14)])
 
 
 def test_finite_sums_never_reach_a_late_time():
@@ -210,5 +242,6 @@ def test_wrong_values():
     for t in (-0.1, np.nan, [5.0, -0.1]):
         with pytest.raises(ft.FedtaperError, match="starts at 0"):
             clock.n(t)
-    with pytest.raises(ft.FedtaperError, match="beyond"):
-        clock_of(ft.Power(0.1, 1.0)).n(1000.0)
+    for t in (1000.0, [1.0, 1000.0]):
+        with pytest.raises(ft.FedtaperError, match="beyond"):
+            clock_of(ft.Power(0.1, 1.0)).n(t)
