@@ -43,9 +43,11 @@ def deploy(
         bool,
         typer.Option(help="Continue in an existing folder: keep its certificates, keys and run."),
     ] = False,
-    seconds: Annotated[float, typer.Option(help="Longest time for a rehearsal.")] = 1800.0,
+    seconds: Annotated[
+        float, typer.Option(help="Longest time for a rehearsal, in seconds.")
+    ] = 1800.0,
 ) -> None:
-    """Write the commands of a federation: certificates, keys, server, sites, proxy.
+    """Write the scripts of a federation: certificates, keys, server, sites, proxy.
 
     With --local N the federation also runs here, on loopback, with these same scripts, and is
     then shut down. With --resume, app and scripts are written again and the rest is kept.

@@ -25,7 +25,7 @@ def plan(
         list[str],
         typer.Argument(help=f"Numbers, one per client (1 0.1 0.1), or rules: {RULES}."),
     ],
-    rounds: Annotated[int, typer.Option(min=1, help="The horizon.")],
+    rounds: Annotated[int, typer.Option(min=1, help="The horizon, in rounds.")],
     file: Annotated[
         Path | None,
         typer.Option(help="A TOML file whose problem and rules to plan for."),
@@ -34,13 +34,13 @@ def plan(
     samples: Annotated[str | None, typer.Option(help="Samples of each: 500,1000,500.")] = None,
     local_steps: Annotated[int | None, typer.Option(min=1, help="Updates per round.")] = None,
     local_epochs: Annotated[int | None, typer.Option(min=1, help="Or epochs per round.")] = None,
-    participation: Annotated[str | None, typer.Option(help="One rate, or one per client.")] = None,
+    participation: Annotated[str | None, typer.Option(help="A rate, or one per client.")] = None,
     clock: Annotated[str | None, typer.Option(help="What n counts: update, epoch, round.")] = None,
     c: Annotated[float, typer.Option(help="The largest scale c.")] = 0.1,
     delta: Annotated[float, typer.Option(help="The taper of clients that do not fade.")] = 0.76,
     stable: Annotated[bool, typer.Option(help="Choose the offset that avoids a climb.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write TOML for `fedtaper run`.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw influence over the run.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Figure of influence to write.")] = None,
 ) -> None:
     """Find step sizes that give each client the influence you want at your horizon.
 
@@ -72,10 +72,10 @@ def plan(
 
 def audit(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    seed: Annotated[int | None, typer.Option(help="Which seed of a run over many.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed to use, of a run over several.")] = None,
     level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
     figure: Annotated[
-        Path | None, typer.Option(help="Draw the evidence on each client, such as evidence.png.")
+        Path | None, typer.Option(help="Figure of the evidence to write, such as evidence.png.")
     ] = None,
 ) -> None:
     """Judge which clients contribute as declared, and how certain that is.

@@ -38,10 +38,10 @@ def fair(
     constraint: Annotated[
         list[str] | None, typer.Option(help=f"A limit in words, repeatable: {WORDS}.")
     ] = None,
-    q: Annotated[float, typer.Option(help="Of the goal q.")] = 1.0,
-    t: Annotated[float, typer.Option(help="Of the goal tilt, per unit of loss.")] = 1.0,
+    q: Annotated[float, typer.Option(help="Exponent of the goal q.")] = 1.0,
+    t: Annotated[float, typer.Option(help="Tilt of the goal tilt, per unit of loss.")] = 1.0,
     out: Annotated[
-        Path | None, typer.Option(help="Write an experiment with these influences.")
+        Path | None, typer.Option(help="TOML file to write, with these influences.")
     ] = None,
     plot: Plot = None,
 ) -> None:
@@ -125,10 +125,12 @@ def board(
     goal: Annotated[
         str | None, typer.Option(help=f"What was asked for: one of {', '.join(GOALS)}.")
     ] = None,
-    constraint: Annotated[list[str] | None, typer.Option(help="A limit in words.")] = None,
-    q: Annotated[float, typer.Option(help="Of the goal q.")] = 1.0,
-    t: Annotated[float, typer.Option(help="Of the goal tilt, per unit of loss.")] = 1.0,
-    seed: Annotated[int | None, typer.Option(help="Which seed of a run over many.")] = None,
+    constraint: Annotated[
+        list[str] | None, typer.Option(help="A limit in words, repeatable.")
+    ] = None,
+    q: Annotated[float, typer.Option(help="Exponent of the goal q.")] = 1.0,
+    t: Annotated[float, typer.Option(help="Tilt of the goal tilt, per unit of loss.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="Seed to use, of a run over several.")] = None,
 ) -> None:
     """Asked, given, certified: one page for the people responsible for a federation.
 

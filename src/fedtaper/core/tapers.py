@@ -78,7 +78,7 @@ class Power:
 
 @dataclass(frozen=True)
 class Constant:
-    """A step size that does not taper, ``a_n = a``: what FedAvg and its kin use.
+    """A step size that does not taper, ``a_n = a``: what FedAvg and similar methods use.
 
     >>> Constant(0.05)([1, 1000])
     array([0.05, 0.05])

@@ -41,7 +41,7 @@ def last_models(
         x: features of each client (a column of ones for an intercept).
         y: responses, 0 or 1 for logistic.
         seeds: of the runs.
-        logistic: the logistic loss in place of half the squared residual.
+        logistic: use the logistic loss instead of half the squared residual.
         decay: adds decay / 2 times the square of the model.
         beta: momentum of the clients: v <- beta v + gradient, w <- w - a v, kept for the run.
         fresh: momentum starts at 0 in every round instead.

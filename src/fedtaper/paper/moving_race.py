@@ -129,11 +129,11 @@ def _elsewhere(times: dict[str, Array]) -> Check:
 CLAIMS = (
     Claim(
         "X3",
-        "A server that waits for nobody is quicker when some clients are slow, and with planned "
+        "A server that waits for nobody is faster when some clients are slow, and with planned "
         "step sizes it goes to the same model.",
         "Simulated time to a given error (regression) and to a given test accuracy (digits), with "
         "10 % of the clients ten times slower.",
-        "A server that is not quicker, or a model that depends on the speeds although the step "
+        "A server that is not faster, or a model that depends on the speeds although the step "
         "sizes were planned for them.",
         judge_x3,
     ),
