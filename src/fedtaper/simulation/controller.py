@@ -67,9 +67,10 @@ class Controller:
         self.seen.append(f)
         self.share.append(share)
         if not goal.allows(f):
+            hint = "raise its baseline, or " if goal.name == "proportional" else ""
             raise FedtaperError(
                 f'after round {self.state.round} the goal "{goal.name}" has no value at the '
-                "clients' losses: raise its baseline, or use another goal"
+                f"clients' losses: {hint}use another goal"
             )
         last = self.factor[-1]
         self.factor.append(self.plan.moved(goal, last, share, f, len(self.round)))
