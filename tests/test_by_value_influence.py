@@ -168,6 +168,9 @@ def test_momentum_with_reset_at_finite_n():
     each = [sum(a[k:, i] @ 0.5 ** np.arange(4 - k) for k in range(4)) for i in range(3)]
     np.testing.assert_allclose(e.field_weights(30.0) * a[:, 0].sum() * 3, each, rtol=1e-12)
     found = e.influence(8)
+    np.testing.assert_allclose(found.step_sum, a.sum(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(found.step_size, a.sum(axis=0) / (4, 2, 1), rtol=1e-12)
+    assert found.local_steps.tolist() == [4, 2, 1] and found.reference == 0
     np.testing.assert_allclose(found.raw * 3, each, rtol=1e-12)
     np.testing.assert_allclose(found.gain, np.array(each) / a.sum(axis=0), rtol=1e-12)
     np.testing.assert_allclose(found.participation, 1.0, rtol=1e-12)

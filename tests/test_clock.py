@@ -192,6 +192,9 @@ def test_a_schedule_that_never_settles_is_known_to_the_end_of_the_run():
     for t in (end * 1.001, [end / 2, end * 1.001]):
         with pytest.raises(ft.FedtaperError, match="nothing is known beyond the run's end"):
             clock.n(t)
+    slow = ft.Shaped(shape=lambda n: 1e-4 / n * (1 + 1 / n), limit=ft.Power(1e-4, 1.0))
+    clock = OdeClock.of(shaped(slow))
+    assert clock.n(clock.t(8.0)) == pytest.approx(8.0), "the whole run takes less than 0.001"
     assert OdeClock.of(shaped()).farthest == np.inf
     assert OdeClock.of(shaped(ft.Constant(0.1))).head is None
 
