@@ -441,3 +441,15 @@ def test_plain_slope_is_what_it_says():
         found = linregress(d.log_n[i, 10:], np.log(trace.norms[i, 10:] / d.sums[i, 10:]))
         assert slope[i] == pytest.approx(-found.slope)
         assert error[i] == pytest.approx(found.stderr)
+
+
+def test_a_clock_value_that_only_a_python_int_can_hold():
+    auditor = ft.Auditor([ft.Power(0.1, 0.76)] * 2, quadratic=True)
+    auditor.add([0.3, 0.2], n=10**30)
+    assert auditor.n == [1e30]
+
+
+def test_seeds_of_a_sweep_that_are_no_list_are_refused():
+    e = ft.Experiment(ft.LinearRegression(num_clients=2), ft.Power(0.01, 0.8), 3, local_steps=1)
+    with pytest.raises(ft.FedtaperError, match="seeds must be a list, not 2"):
+        ft.sweep(e, over={"local_steps": [1, 2]}, seeds=2)

@@ -42,6 +42,14 @@ def shown(run):
     }
 
 
+def test_results_of_the_theory_are_one_line_without_long_arrays(run):
+    forecast, tracking = ft.forecast(run.experiment, n=1e6), ft.tracking_error(run)
+    assert "n=1e+06" in repr(forecast) and "influence=[1, 1, 1]" in repr(forecast)
+    assert f"step=array of {len(tracking.round)}" in repr(tracking)
+    for found in (forecast, tracking):
+        assert "\n" not in repr(found) and len(repr(found)) < 700
+
+
 @pytest.mark.parametrize("what", ["run", "experiment", "influence", "plan", "audit"])
 def test_reprs_are_short(shown, what):
     text = repr(shown[what])

@@ -1,5 +1,6 @@
 """Delays, asynchronous servers, rates and streams that make no sense, as they stand in a file."""
 
+import numpy as np
 import pytest
 
 import fedtaper as ft
@@ -81,3 +82,9 @@ def test_a_client_that_never_takes_part_is_named(tmp_path, setting, client):
 def test_flowers_buffer_is_no_larger_than_its_federation():
     with pytest.raises(ft.FedtaperError, match="buffer"):
         ft.Federation(sites=("a", "b", "c"), buffer=4)
+
+
+@pytest.mark.parametrize("law", [np.array([]), np.zeros((2, 3)), None, "gamma", 3])
+def test_a_law_that_is_no_known_word_is_refused(law):
+    with pytest.raises(ft.FedtaperError, match="law must be one of fixed, exponential"):
+        ft.Duration(law=law)

@@ -456,6 +456,17 @@ def test_the_way_is_read_from_a_file_and_from_the_command(tmp_path):
         assert ft.load(tmp_path / out).way == way
     a, b = (ft.load(tmp_path / out) for out in "ab")
     assert np.allclose(a.final, b.final, atol=1e-5) and not np.allclose(a.final, a.w0, atol=1e-4)
+    for more, said in (
+        (["--device", "cuda"], "no CUDA device" if not torch.cuda.is_available() else ""),
+        (["--device", "tpu"], "tpu"),
+        (["--precision", "float64"], "float64"),
+    ):
+        done = CliRunner().invoke(app, ["run", *words, str(tmp_path / "d"), *more])
+        assert said in done.output and (done.exit_code != 0 or not said), done.output
+    named = FILE + 'engine = "reference"\n'
+    (tmp_path / "g.toml").write_text(named.replace('way = "stacked"\n', ""), encoding="utf-8")
+    done = CliRunner().invoke(app, ["run", str(tmp_path / "g.toml"), "--out", str(tmp_path / "g")])
+    assert ft.load(tmp_path / "g").engine == "reference", done.output
     (tmp_path / "f.toml").write_text(FILE.replace("way =", "wya ="), encoding="utf-8")
     done = CliRunner().invoke(app, ["run", str(tmp_path / "f.toml"), "--out", str(tmp_path / "c")])
     assert done.exit_code != 0 and "wya" in done.output

@@ -162,6 +162,7 @@ class Auditor:
                 raise FedtaperError("a round needs norms= or updates=")
             norms = np.linalg.norm(moves, axis=-1) if moves.ndim == 2 else moves
         check_number("n", n)
+        n = float(n)
         sizes, sums = as_numbers("norms", norms), optional_numbers("step_sums", step_sums)
         count, before = len(self.schedules), self.n[-1] if self.n else 0.0
         flat = [array for array in (sizes, sums) if array is not None]
@@ -174,7 +175,7 @@ class Auditor:
             raise FedtaperError(f"the clock must increase: n = {n:g} after {before:g}")
         self._norms.append(sizes)
         self._declared.append(declared_round(self.schedules, before, n, sums))
-        self.n.append(float(n))
+        self.n.append(n)
         if held_out is not None:
             self.held_out.append(as_numbers("held_out", held_out))
         if moves is not None:

@@ -19,6 +19,7 @@ from fedtaper.auditing.robust import middle, row_median
 from fedtaper.auditing.taper import EXCESS_SPREAD, Declared, Fit
 from fedtaper.core import draws
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.tables import Brief
 from fedtaper.problems.custom import Custom
 from fedtaper.results import Run
 
@@ -31,8 +32,8 @@ UNKNOWN = 5.0  # the line for a model and data that nobody has measured error ra
 _REPLAY = 31  # place of the draws
 
 
-@dataclass(frozen=True)
-class HeldOut:
+@dataclass(frozen=True, repr=False)
+class HeldOut(Brief):
     """What the server expects, by replays on its own data.
 
     ``sizes`` (2, rounds, L): as declared, and with a taper that is ``FASTER``; NaN where a

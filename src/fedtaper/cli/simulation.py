@@ -31,7 +31,14 @@ def run(
         int | None, typer.Option(min=1, help="Run seeds 0 to N-1 in one batch.")
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="reference, compiled, cpu, cuda or flower.")
+        str | None,
+        typer.Option(help="Any engine of the table that fedtaper engines prints."),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Where networks run: cpu, or cuda for a GPU.")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="Of networks on a GPU: bf16 or float32.")
     ] = None,
     way: Annotated[
         str | None,
@@ -60,15 +67,17 @@ def run(
     chosen = None if seeds is None else range(seeds)
     written = read_log(file) or Log()
     log = Log(tensorboard or written.tensorboard, mlflow or written.mlflow)
+    asked = {"engine": engine, "device": device, "precision": precision, "way": way}
+    means = read_how(file) | {key: value for key, value in asked.items() if value is not None}
     how: dict[str, Any] = {"resume": resume, "thin": thin, "updates": updates}
     how |= {"log": None if log == Log() else log, "progress": output.progress}
-    if engine == "flower" and seeds is None:
+    if means == {"engine": "flower"} and seeds is None:
         from fedtaper.deploy.simulated import run_file
 
         made = run_file(file, out=folder, **how)
     else:
-        how |= {"keep_data": keep_data, "way": way or read_how(file).get("way")}
-        made = simulate(read_toml(file), seeds=chosen, out=folder, engine=engine, **how)
+        how |= {"keep_data": keep_data} | means
+        made = simulate(read_toml(file), seeds=chosen, out=folder, **how)
     give(folder=folder)
     show_run(made)
     console.print(f"Stored in {folder}. A page about it: fedtaper report {folder}", highlight=False)

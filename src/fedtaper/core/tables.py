@@ -1,11 +1,46 @@
-"""Tables of words and numbers: as plain text, and as HTML for notebooks."""
+"""Tables of words and numbers, as plain text and as HTML for notebooks; records in one line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from html import escape
+from typing import Any
+
+import numpy as np
 
 Rows = Sequence[Sequence[str]]
+SHOWN = 10  # numbers of an array that a line has room for
+
+
+class Brief:
+    """A dataclass whose repr is one line: of large arrays it shows the shape only.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(repr=False)
+    ... class Found(Brief):
+    ...     n: float
+    ...     p: np.ndarray
+    ...     w: np.ndarray
+    >>> Found(1e6, np.array([1, 0.12345678]), np.zeros((40, 3)))
+    Found(n=1e+06, p=[1, 0.1235], w=array of 40 x 3)
+    """
+
+    def __repr__(self) -> str:
+        record: Any = self  # a dataclass
+        shown = [f"{f.name}={_brief(getattr(self, f.name))}" for f in fields(record) if f.repr]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if not isinstance(value, np.ndarray):
+        text = repr(value)
+        return text if len(text) <= 200 else text[:197] + "..."
+    if value.ndim == 1 and value.size <= SHOWN and value.dtype.kind in "fiub":
+        return f"[{', '.join(f'{x:.4g}' for x in value)}]"
+    return f"array of {' x '.join(map(str, value.shape))}"
 
 
 def plain(rows: Rows, left: bool = False) -> list[str]:

@@ -13,7 +13,7 @@ from fedtaper.auditing import Audit, audit
 from fedtaper.core.checks import check_number, check_type
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import is_quadratic
-from fedtaper.core.tables import html, label, plain
+from fedtaper.core.tables import Brief, html, label, plain
 from fedtaper.outcomes.contributions import Contributions, contributions
 from fedtaper.outcomes.fair import Fair, fair
 from fedtaper.outcomes.intervals import Intervals, intervals
@@ -24,8 +24,8 @@ Array = NDArray[np.float64]
 Found = TypeVar("Found")
 
 
-@dataclass(frozen=True)
-class Board:
+@dataclass(frozen=True, repr=False)
+class Board(Brief):
     """Asked, given, certified: data for a page, with what is missing and why.
 
     Attributes:

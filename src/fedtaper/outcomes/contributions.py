@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core.checks import as_numbers, check_whole, one_of
 from fedtaper.core.errors import FedtaperError
-from fedtaper.core.tables import html, label, plain
+from fedtaper.core.tables import Brief, html, label, plain
 from fedtaper.experiment import Experiment
 from fedtaper.results import Run
 from fedtaper.storage.durable import as_path
@@ -34,8 +34,8 @@ MOST = 15  # clients whose coalitions are all solved
 LEAST = 20  # permutations
 
 
-@dataclass(frozen=True)
-class Contributions:
+@dataclass(frozen=True, repr=False)
+class Contributions(Brief):
     """What each client contributed, in units of the loss.
 
     Attributes:

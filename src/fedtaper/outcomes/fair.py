@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core.checks import check_number, check_problem
 from fedtaper.core.errors import FedtaperError
-from fedtaper.core.tables import html, plain
+from fedtaper.core.tables import Brief, html, plain
 from fedtaper.outcomes.feasible import client_names, feasible
 from fedtaper.outcomes.limits import Limits, limits_of
 from fedtaper.outcomes.searched import search
@@ -30,8 +30,8 @@ NOTHING = 1e-6  # a share below this is called 0
 FLOOR = 1e-3  # of the largest influence: what a plan gives a client whose share is 0
 
 
-@dataclass(frozen=True)
-class Fair:
+@dataclass(frozen=True, repr=False)
+class Fair(Brief):
     """Influences that serve a goal, and what every client gets.
 
     Attributes:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedtaper.core.checks import check_number, check_type, one_of
 from fedtaper.core.errors import FedtaperError
-from fedtaper.core.tables import html, plain
+from fedtaper.core.tables import Brief, html, plain
 from fedtaper.experiment import Experiment
 from fedtaper.outcomes.scaling import ENOUGH, average, critical
 from fedtaper.problems.streams import RegressionStream
@@ -33,8 +33,8 @@ SHORT = (
 DRAWS = 4000  # of the model's error, for the losses
 
 
-@dataclass(frozen=True)
-class Band:
+@dataclass(frozen=True, repr=False)
+class Band(Brief):
     """Estimates with an interval each; arrays of one shape."""
 
     value: Array
@@ -46,8 +46,8 @@ class Band:
         return np.asarray((self.low <= truth) & (truth <= self.high))
 
 
-@dataclass(frozen=True)
-class Intervals:
+@dataclass(frozen=True, repr=False)
+class Intervals(Brief):
     """Intervals at one level. With many seeds every band has a leading axis of seeds.
 
     Attributes:

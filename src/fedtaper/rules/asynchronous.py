@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import check_number, check_whole, per_client
+from fedtaper.core.checks import check_number, check_whole, one_of, per_client
 from fedtaper.core.errors import FedtaperError
 
 Array = NDArray[np.float64]
@@ -44,8 +44,7 @@ class Duration:
 
     def __post_init__(self) -> None:
         check_number("a mean time", self.mean, above=0)
-        if self.law not in LAWS:
-            raise FedtaperError(f"law must be one of {', '.join(LAWS)}, not {self.law!r}")
+        one_of("law", self.law, LAWS)
         check_number("shape", self.shape, above=0)
 
     @property

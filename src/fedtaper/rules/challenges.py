@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedtaper.core import draws
 from fedtaper.core.checks import check_number, check_whole, whole_list
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.tables import Brief
 
 Array = NDArray[np.float64]
 PLACE = 1_000_003  # the client number under which jitter is drawn: no client has it
@@ -93,8 +94,8 @@ class Challenges:
         return base + part * (after - base)
 
 
-@dataclass(frozen=True)
-class Answers:
+@dataclass(frozen=True, repr=False)
+class Answers(Brief):
     """What came back: one row per challenge, one column per client, NaN where nothing did.
 
     A run over many seeds has a leading axis of seeds on all but ``round``.

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fedtaper.core.checks import as_numbers, check_number, check_whole
 from fedtaper.core.errors import FedtaperError, quietly
 from fedtaper.core.scaled import Scaled
+from fedtaper.core.tables import Brief
 from fedtaper.rules.goals import Goal, goal_of
 
 if TYPE_CHECKING:
@@ -101,8 +102,8 @@ class Steering:
         return np.asarray(new / new.mean())
 
 
-@dataclass(frozen=True)
-class Looks:
+@dataclass(frozen=True, repr=False)
+class Looks(Brief):
     """What the controller saw and did: one row per look, one column per client.
 
     Attributes:

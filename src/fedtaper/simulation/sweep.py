@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtaper.core.checks import whole_list
 from fedtaper.core.errors import FedtaperError, nearest
 from fedtaper.core.tables import html, plain
 from fedtaper.experiment import Experiment
@@ -122,7 +123,7 @@ def sweep(
         points.append(point)
         experiments[_folder(point, len(points))] = made
     if seeds is not None:
-        how["seeds"] = list(seeds)
+        how["seeds"] = whole_list("seeds", seeds)
     found = Sweep(tuple(points), tuple(run_many(experiments, out=out, **how)))
     if out is not None:
         store.write_text(Path(out) / TABLE, _table(found))

@@ -60,11 +60,11 @@ def read_log(path: str | Path) -> Log | None:
 
 
 def read_how(path: str | Path) -> dict[str, Any]:
-    """The table [run] of a TOML file: how it is run, which affects only rounding."""
+    """The table [run] of a TOML file: by which means it is run, which affects only rounding."""
     try:
         tree = _tree(_text(as_path(path)))
         table = dict(_table(tree, "run")) if "run" in tree else {}
-        known("key", table, {"way"}, where="[run]")
+        known("key", table, {"engine", "device", "precision", "way"}, where="[run]")
     except FedtaperError as trouble:
         raise FedtaperError(f"{path}: {trouble}") from None
     return table

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedtaper.core.checks import check_type
 from fedtaper.core.protocols import as_quadratic
+from fedtaper.core.tables import Brief
 from fedtaper.results import Run
 from fedtaper.theory.ode import Kind, LimitOde, limit_ode
 from fedtaper.theory.tracking import (
@@ -28,8 +29,8 @@ Array = NDArray[np.float64]
 TERMS = ("K", "P", "Q", "W", "U")
 
 
-@dataclass(frozen=True)
-class Bound:
+@dataclass(frozen=True, repr=False)
+class Bound(Brief):
     """The terms of Eqn35 for each seed and window, (seeds, windows), and what is measured.
 
     Attributes:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedtaper.core.checks import check_number, check_type
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import is_network, is_quadratic
+from fedtaper.core.tables import Brief
 from fedtaper.experiment import Experiment
 from fedtaper.theory.fluctuation import fluctuation
 from fedtaper.theory.ode import LimitOde, TooLongError, limit_ode
@@ -22,8 +23,8 @@ PATIENCE = 10.0  # seconds for following a network
 _SCAN = np.linspace(0.0, math.log(1e300), 2001)
 
 
-@dataclass(frozen=True)
-class Forecast:
+@dataclass(frozen=True, repr=False)
+class Forecast(Brief):
     """The model at clock n, as the ODE with p_n predicts it.
 
     Attributes:

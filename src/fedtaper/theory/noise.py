@@ -9,14 +9,15 @@ from numpy.typing import NDArray
 
 from fedtaper.core.checks import check_memory, check_type, check_whole
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.tables import Brief
 from fedtaper.results import Run
 from fedtaper.theory.tracking import Fit, power_law
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class NoiseSums:
+@dataclass(frozen=True, repr=False)
+class NoiseSums(Brief):
     """Each client's noise sum along a run, and how much it still moves.
 
     An oscillation is the size of the box in which the sum stays: the norm of its ranges in

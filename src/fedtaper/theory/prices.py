@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.tables import html, label, plain
+from fedtaper.core.tables import Brief, html, label, plain
 from fedtaper.theory.equilibria import minimiser, sensitivity
 from fedtaper.theory.losses import losses_of
 
@@ -18,8 +18,8 @@ Array = NDArray[np.float64]
 PERCENT = 0.01
 
 
-@dataclass(frozen=True)
-class Price:
+@dataclass(frozen=True, repr=False)
+class Price(Brief):
     """How losses change when one client's influence rises by 1 % and the others' stay.
 
     Attributes:

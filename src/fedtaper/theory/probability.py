@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 
 from fedtaper.core.checks import as_list, check_number, check_type
 from fedtaper.core.errors import FedtaperError, nearest
+from fedtaper.core.tables import Brief
 from fedtaper.results import Run
 
 Array = NDArray[np.float64]
 EPS = (1.0, 0.3, 0.1, 0.03)
 
 
-@dataclass(frozen=True)
-class ProbabilityOne:
+@dataclass(frozen=True, repr=False)
+class ProbabilityOne(Brief):
     """Share of seeds whose error, in some round from here on, exceeds eps.
 
     Attributes:

@@ -20,6 +20,7 @@ from fedtaper.core.checks import (
 )
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import as_quadratic, is_quadratic
+from fedtaper.core.tables import Brief
 from fedtaper.experiment import Experiment
 from fedtaper.results import Run
 from fedtaper.theory.ode import KINDS, Kind, LimitOde, limit_ode
@@ -37,8 +38,8 @@ class Fit:
     high: float
 
 
-@dataclass(frozen=True)
-class Tracking:
+@dataclass(frozen=True, repr=False)
+class Tracking(Brief):
     """The largest distance to the ODE in each window, for every seed.
 
     Attributes:
