@@ -71,6 +71,13 @@ def test_the_stable_offset_is_that_of_the_plan_without_one():
     assert tiny.schedules[0].offset == 0.0
 
 
+def test_without_a_measured_curvature_there_is_no_offset(monkeypatch):
+    """As for a model that is too large to measure its curvature."""
+    monkeypatch.setattr(sys.modules["fedtaper.planning.plan"], "curvatures", lambda e: None)
+    found = planned([1, 1, 1], problem=PROBLEM, c=3.0, offset=None)
+    assert found.schedules[0].offset == 0.0 and "too large to measure" in found.advice
+
+
 @pytest.mark.parametrize("client", [0, 1])
 def test_fading_of_two_clients_with_clocks_of_their_own(client):
     """In epochs, a client's updates of one round stand at clock values of its own."""
