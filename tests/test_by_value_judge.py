@@ -164,6 +164,12 @@ def test_exactly_on_a_line_nobody_is_accused_or_cleared(monkeypatch):
     for score, verdict in ((2, "cannot tell yet"), (-2, "cannot tell yet"),
                            (-5, "cannot tell yet"), (-6, "rising"), (3, "fading")):  # fmt: skip
         assert room._taper_verdict(score * error, error, "norms", 0.0) == verdict
+    seen = []
+    monkeypatch.setattr(room.own_check, "holds", lambda p, plain: seen.append(plain) or True)
+    monkeypatch.setattr(room, "threshold", lambda error, witness: 2.0)
+    room._believed(fit([2 * error, 0.0, -2 * error], [error] * 3), np.ones(3))
+    assert seen[0].tolist() == [False, True, False]
+    monkeypatch.setattr(room, "threshold", lambda error, witness, line: 2.0)
     monkeypatch.setattr(room, "RULED_OUT", 1.96 * error)
     assert room._taper_verdict(0.0, error, "norms", 0.0) == "cannot tell yet"
     assert room._taper_verdict(-1e-9, error, "norms", 0.0) == "as declared"
@@ -339,3 +345,5 @@ def test_some_clients_and_the_first_rounds_of_a_trace():
     assert bare.held_out is None and bare.asked is None and not bare.quadratic
     with pytest.raises(AttributeError):
         given.quadratic = True
+    with pytest.raises(AttributeError):
+        finding(["idle"]).witness = "peers"
