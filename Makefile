@@ -81,8 +81,9 @@ mutants: .venv/dev
 test-timed: .venv/browser
 	$(BIN)/pytest -m timed tests
 
-coverage: .venv/dev
-	$(BIN)/pytest -n auto --cov --cov-report=term
+# lines and branches, whole studies included: about half an hour
+coverage: .venv/browser
+	$(BIN)/pytest -n auto -m 'not federation and not timed and not gpu' --cov --cov-report=term
 
 reproduce: .venv/base
 	$(BIN)/fedtaper reproduce --out reproduced

@@ -358,7 +358,6 @@ def test_wrong_words_are_refused():
         ft.run(e, way="stacked", engine="reference", progress=False)
 
 
-@pytest.mark.slow
 def test_compiled_agrees_too():
     """Full lanes, idle lanes, lanes that are left over, short batches; with memory."""
     e = experiment(rule="momentum", rounds=1)

@@ -63,6 +63,11 @@ class Table:
         """Whether each of them is accused."""
         return np.isin(self["verdict"][self.pick(kinds, round_, witness)], ACCUSATIONS)
 
+    def share_accused(self, kinds: Iterable[str], round_: int, witness: str) -> float:
+        """How many of them are accused, of all; NaN where there are none."""
+        found = self.accused(kinds, round_, witness)
+        return float(found.mean()) if found.size else float("nan")
+
     def scores(self, round_: int, witness: str, plain: bool = False) -> NDArray[np.float64]:
         """(estimate - truth) / error, for clients that taper at one rate throughout."""
         rows = self.pick(TAPERING, round_, witness)

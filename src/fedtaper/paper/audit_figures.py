@@ -24,11 +24,11 @@ def detection(table: Any, path: Path) -> None:
     with figure(path, columns=2, sharey=True, height=2.9) as axes:
         for axis, witness in zip(axes[0], ("updates", "norms"), strict=True):
             for number, kind in enumerate(SHOWN):
-                share = [table.accused([kind], k, witness).mean() for k in rounds]
+                share = [table.share_accused([kind], k, witness) for k in rounds]
                 style = "--" if kind == "copying" else "-"  # lies on the line of noise
                 axis.plot(rounds, share, style, marker="o", markersize=2.5, label=kind,
                           color=COLOURS[number])  # fmt: skip
-            honest = [table.accused(HONEST, k, witness).mean() for k in rounds]
+            honest = [table.share_accused(HONEST, k, witness) for k in rounds]
             axis.plot(rounds, honest, color="#000000", marker="s", markersize=2.5,
                       linewidth=1.6, label="honest (false accusations)")  # fmt: skip
             axis.set_title(f"from {'updates' if witness == 'updates' else 'sizes alone'}")

@@ -103,5 +103,5 @@ class Clipped(PlainServer):
         """The weighted sum of the clipped updates."""
         sizes = np.linalg.norm(updates.astype(np.float64), axis=1)
         limit = float(np.median(sizes)) if self.norm is None else self.norm
-        scale = np.minimum(1.0, limit / np.maximum(sizes, np.finfo(np.float64).tiny))
+        scale = np.divide(limit, sizes, out=np.ones_like(sizes), where=sizes > limit)
         return (np.asarray(weights) * scale) @ updates
