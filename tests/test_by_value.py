@@ -66,7 +66,7 @@ def test_step_sizes_by_hand():
 def test_schedules_at_the_limits_of_what_is_accepted():
     for make in (ft.Constant, lambda x: ft.Power(x, 0.8), lambda x: ft.Power(0.1, 0.8, offset=x),
                  lambda x: ft.Cosine(x, over=9, end=0.01), lambda x: ft.Cosine(0.1, 9, end=x),
-                 lambda x: ft.Cosine(0.1, over=x), lambda x: ft.WarmUp(ft.Constant(0.1), over=x),
+                 lambda x: ft.Cosine(0.1, over=1 + x), lambda x: ft.WarmUp(ft.Constant(0.1), over=x),
                  lambda x: ft.Piecewise(((1, x),))):  # fmt: skip
         made = make(0.05)
         for refused in (-0.05, math.nan):
@@ -74,6 +74,10 @@ def test_schedules_at_the_limits_of_what_is_accepted():
                 make(refused)
         with pytest.raises(dataclasses.FrozenInstanceError):
             made.other = 1
+    with pytest.raises(ft.FedtaperError, match="the clock starts at 1"):
+        ft.Cosine(0.1, over=1)
+    short = ft.Cosine(0.1, over=1.5, end=0.02)
+    assert short([1, 1.25, 1.5, 2]).tolist() == pytest.approx([0.1, 0.06, 0.02, 0.02])
     assert ft.Power(0.1, 0.8, offset=0).offset == ft.Power(0.1, 0.8).offset == 0
     for delta in (0.7501, 1.0):
         ft.Power(0.1, delta)  # no warning

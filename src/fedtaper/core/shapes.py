@@ -53,7 +53,7 @@ class Cosine(Shape):
 
     def __post_init__(self) -> None:
         check_number("a", self.a, above=0.0)
-        check_number("over", self.over, above=0.0)
+        check_number("over", self.over, above=1.0, hint="; the clock starts at 1")
         if self.end is None:
             object.__setattr__(self, "end", self.a / 100)
         check_number("end", self.end, above=0.0, hint="; a client whose steps reach 0 would stop")
@@ -76,7 +76,7 @@ class Cosine(Shape):
     def __call__(self, n: ArrayLike) -> Any:
         """The step size at clock n."""
         assert self.end is not None
-        part = np.minimum((clock_values(n) - 1) / max(self.over - 1, 1.0), 1.0)
+        part = np.minimum((clock_values(n) - 1) / (self.over - 1), 1.0)
         return like(n, self.end + (self.a - self.end) * (1 + np.cos(np.pi * part)) / 2)
 
 

@@ -69,7 +69,7 @@ def effective_influence(e: Experiment, rounds: NDArray[np.int64]) -> Array:
 def limit_field_weights(e: Experiment) -> Array:
     """The limit of :func:`field_weights`: (1/L) p for the plain mean, (L,)."""
     vanished = 1e-200  # stands for a vanishing step size, so that ratios stay defined
-    there = e.counts > 0 if np.any(e.counts > 0) else e.counts == 0
+    there = e.counts > 0
     p = np.zeros(e.num_clients)
     p[there] = influence([s for s, comes in zip(e.schedules, there, strict=True) if comes])
     ratios = np.maximum(p, vanished) * e.steps
