@@ -66,8 +66,8 @@ def test_step_sizes_by_hand():
 def test_schedules_at_the_limits_of_what_is_accepted():
     for make in (ft.Constant, lambda x: ft.Power(x, 0.8), lambda x: ft.Power(0.1, 0.8, offset=x),
                  lambda x: ft.Cosine(x, over=9, end=0.01), lambda x: ft.Cosine(0.1, 9, end=x),
-                 lambda x: ft.Cosine(0.1, over=1 + x), lambda x: ft.WarmUp(ft.Constant(0.1), over=x),
-                 lambda x: ft.Piecewise(((1, x),))):  # fmt: skip
+                 lambda x: ft.Cosine(0.1, over=1 + x), lambda x: ft.Piecewise(((1, x),)),
+                 lambda x: ft.WarmUp(ft.Constant(0.1), over=x)):  # fmt: skip
         made = make(0.05)
         for refused in (-0.05, math.nan):
             with pytest.raises(ft.FedtaperError):
