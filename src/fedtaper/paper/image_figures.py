@@ -73,11 +73,11 @@ def rare(study: Study, runs: dict[str, list[Run]]) -> str:
             for row, kind in enumerate(("accuracy", "loss")):
                 axis = axes[row, column]
                 _curve(axis, found, f"test_{kind}", "all classes", COLOURS[0])
-                _curve(axis, found, f"rare_test_{kind}", "rare class", COLOURS[1], "--")
+                _curve(axis, found, f"rare_test_{kind}", "rare class", COLOURS[1])
                 if row == 0:
                     axis.set(title=TITLES[case], ylim=(-0.02, 1.02))
                 else:
-                    axis.set(xlabel="round", ylim=(1e-2, None))
+                    axis.set_xlabel("round")
                     log_axis(axis)
             axes[0, 0].set_ylabel("test accuracy")
             axes[1, 0].set_ylabel("test loss")
