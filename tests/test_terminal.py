@@ -1,10 +1,12 @@
 """What commands print: words, nothing, or JSON; and what a long run shows."""
 
 import json
+import subprocess
 
 import numpy as np
 import pytest
 from small_file import FILE
+from test_cli import COMMAND
 from typer.testing import CliRunner
 
 import fedtaper as ft
@@ -109,3 +111,78 @@ def test_the_newest_numbers_in_words(tiny):
     assert record.newest() == "2 answered, test accuracy 0.8235"
     record.metrics = {"auc": np.array([[0.25, np.nan, np.nan, np.nan]])}
     assert record.newest() == "auc 0.25"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("rnu",), "No such command 'rnu'. Did you mean 'run'? See fedtaper --help."),
+        (("run", "e.toml", "--sead", 3), "Did you mean '--seeds'? See fedtaper run --help."),
+        (("run",), "Missing argument 'FILE'. See fedtaper run --help."),
+        (("run", "ee.toml"), "there is no file ee.toml; did you mean 'e.toml'?"),
+        (("check", "."), ". is a folder: name a TOML file in it"),
+        (("audit", "e.toml"), "e.toml is a file: name a run folder, such as runs/e"),
+        (("audit", "rnus"), "there is no run folder rnus"),
+        (("contributions", "none"), "there is no file or run folder none"),
+        (("price", "e.toml", "--plot", "."), ". is a folder: name a file to write"),
+        (("price", "e.toml", "--plot", "p.foo"), "p.foo names no format of a figure"),
+        (("price", "e.toml", "--plot", "no/p.png"), "there is no folder no"),
+        (("fair", "e.toml", "--out", "."), ". is a folder: name a file to write"),
+        (("plan", "equal effective influence", "--rounds", 9, "--local-steps", 5), "--clients"),
+    ],
+)
+def test_wrong_words_are_one_line_before_any_work(folder, words, said):
+    done = call(*words)
+    assert done.exit_code == 2 and done.stdout == "" and said in done.stderr
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    given = json.loads(call(*words, "--json").stdout)
+    assert said in given["error"]
+
+
+def test_a_run_over_several_seeds_says_which_option_chooses_one(folder):
+    assert call("run", "e.toml", "--seeds", 2).exit_code == 0
+    done = call("audit", "runs/e")
+    assert done.exit_code == 2 and "runs/e has 2 seeds" in done.stderr and "--seed 0" in done.stderr
+    assert call("audit", "runs/e", "--seed", 1).exit_code == 0
+
+
+def test_a_narrow_terminal_cuts_no_number_off(capsys, monkeypatch):
+    rows = [["north", "kept", f"{i}.123456789", "2,000,000"] for i in range(2)]
+    monkeypatch.setattr(terminal.console, "_width", 30)
+    terminal.table("T", ["site", "", "estimated", "rounds"], rows, left=2)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == [
+        "T",
+        "north kept",
+        "  estimated  0.123456789",
+        "  rounds     2,000,000",
+    ]
+    monkeypatch.setattr(terminal.console, "_width", 60)
+    terminal.table("T", ["site", "", "estimated", "rounds"], rows, left=2)
+    assert "north  kept  0.123456789  2,000,000" in capsys.readouterr().out
+
+
+def test_names_that_no_terminal_can_show(capsys):
+    terminal.say("Written: [red]x\udcff\x1b[31m.html")
+    assert capsys.readouterr().out == "Written: [red]x\\udcff\\x1b[31m.html\n"
+
+
+def test_a_federation_s_sites_have_their_names(folder):
+    text = FILE + '\n[federation]\nsites = ["north", "south", "west"]\n'
+    (folder / "f.toml").write_text(text)
+    shown = call("forecast", "f.toml", "--n", "1e6").stdout
+    assert "north, south, west" in shown and "client 0" not in shown
+    assert "west" in call("price", "f.toml").stdout
+
+
+def test_a_simulated_federation_prints_its_rounds_apart_from_its_results(folder):
+    pytest.importorskip("flwr")
+    text = FILE.replace("rounds = 30", "rounds = 2")
+    (folder / "f.toml").write_text(text + '\n[federation]\nsites = ["north", "south", "west"]\n')
+    words = [*COMMAND, "run", "f.toml", "--engine", "flower", "--json"]
+    done = subprocess.run(words, check=True, cwd=folder, capture_output=True, text=True)
+    assert json.loads(done.stdout)["rounds"] == 2 and "round 1/2" not in done.stderr
+    words[-1] = "--out=second"
+    done = subprocess.run(words, check=True, cwd=folder, capture_output=True, text=True)
+    assert "round 2/2, 3 answered" in done.stderr and "round 1/2" not in done.stdout
+    assert "north" in done.stdout and "client 0" not in done.stdout

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from fedtaper.cli.terminal import console, give, status, table
+from fedtaper.cli import paths
+from fedtaper.cli.terminal import give, output, say, status, table
 from fedtaper.problems.data.sources import FOLDER_VARIABLE
 from fedtaper.show.report import report as write_report
 
@@ -62,6 +63,7 @@ def reproduce(
     if list_:
         table("", ["claim", "statement"], [[c.id, c.statement] for c in chosen], left=2)
         return
+    output.stopped = f"stopped: repeat the command with --resume to continue in {out}"
     with status() as shown:
         options = {"data_set": data_set, "device": device} if images else {}
         if ray is not None:
@@ -79,15 +81,14 @@ def reproduce(
         [[r["id"], _coloured(r["verdict"]), r["summary"], f"{r['seconds']:.1f}"] for r in rows],
         left=3,
     )
-    console.print(
-        f"\nNumbers and thresholds: {out}/claims.json. As a page: fedtaper report {out}",
-        highlight=False,
-    )
+    say(f"\nNumbers and thresholds: {out}/claims.json. As a page: fedtaper report {out}")
 
 
 def report(
     sources: Annotated[list[Path], typer.Argument(help="Run folders and claims folders.")],
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    out: Annotated[
+        Path, typer.Option(help="The page to write.", callback=paths.file_to_write)
+    ] = Path("report.html"),
     figures: Annotated[
         Path | None, typer.Option(help="Folder for its charts as PNG and SVG.", metavar="DIR")
     ] = None,
@@ -98,9 +99,9 @@ def report(
     """
     page = write_report(sources, out, figures=figures)
     give(report=page)
-    console.print(f"Written: {page}", highlight=False)
+    say(f"Written: {page}")
     if figures is not None:
-        console.print(f"Figures: {figures}", highlight=False)
+        say(f"Figures: {figures}")
 
 
 def _coloured(verdict: str) -> Text:

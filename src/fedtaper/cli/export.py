@@ -7,15 +7,18 @@ from typing import Annotated
 
 import typer
 
-from fedtaper.cli.terminal import console
+from fedtaper.cli import paths
+from fedtaper.cli.terminal import give, say
 from fedtaper.core.errors import FedtaperError
 from fedtaper.storage import durable, tensors
 from fedtaper.storage.loading import TENSORS
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
-    out: Annotated[Path, typer.Option(help="File to write.")] = Path("model.safetensors"),
+    run: Annotated[Path, typer.Argument(help="A run folder.", callback=paths.run_folder)],
+    out: Annotated[Path, typer.Option(help="File to write.", callback=paths.file_to_write)] = Path(
+        "model.safetensors"
+    ),
 ) -> None:
     """Write the trained model to a file: its tensors by name, as .safetensors.
 
@@ -29,4 +32,6 @@ def export(
     found = tensors.read(path)
     durable.write(out, path.read_bytes())
     count = sum(array.size for array in found.values())
-    console.print(f"{out}: {len(found)} tensors, {count:,} numbers", highlight=False)
+    tensor = "tensor" if len(found) == 1 else "tensors"
+    give(model=out)
+    say(f"Written: {out} ({len(found)} {tensor}, {count:,} numbers)")

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
+from fedtaper.cli import paths
 from fedtaper.cli.simulation import show_run
-from fedtaper.cli.terminal import console, give, status
+from fedtaper.cli.terminal import give, output, say, status
 
 PORT, PUBLIC_PORT = 8000, 9443
 FEW = 5  # files that are named in a line
@@ -25,11 +25,14 @@ def new(
     from fedtaper.deploy.scaffold import new_app
 
     target = new_app(name)
-    _say(f"Written: {target}. Next: {target}/README.md")
+    say(f"Written: {target}. Next: {target}/README.md")
 
 
 def deploy(
-    file: Annotated[Path, typer.Argument(help="A TOML file with a table [federation].")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="A TOML file with a table [federation].", callback=paths.settings),
+    ],
     out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("deployment"),
     host: Annotated[str, typer.Option(help="The server's public name or address.")] = "localhost",
     port: Annotated[
@@ -41,7 +44,9 @@ def deploy(
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option(help="Continue in an existing folder: keep its certificates, keys and run."),
+        typer.Option(
+            "--resume", help="Continue in an existing folder: keep its certificates, keys and run."
+        ),
     ] = False,
     seconds: Annotated[
         float, typer.Option(help="Longest time for a rehearsal, in seconds.")
@@ -61,10 +66,10 @@ def deploy(
 
     ports = Ports(PORT if port is None else port, public_port)
     made = write_deployment(file, out, host, ports, resume=resume)
-    _say(f"Written for {len(made.federation.sites)} sites: {out}. Next: {out}/README.md")
-    _say(f"Sent to every site: {_some(made.app.travels)} (app/).")
+    say(f"Written for {len(made.federation.sites)} sites: {out}. Next: {out}/README.md")
+    say(f"Sent to every site: {_some(made.app.travels)} (app/).")
     if made.app.left_out:
-        _say(f"Left out: {_some(made.app.left_out)}; add files with include in [tool.fedtaper].")
+        say(f"Left out: {_some(made.app.left_out)}; add files with include in [tool.fedtaper].")
 
 
 def _rehearse(
@@ -72,11 +77,12 @@ def _rehearse(
 ) -> None:
     from fedtaper.deploy.local import LocalFederation
 
+    output.stopped = f"stopped: repeat the command with --resume to continue in {out}"
     with status() as shown:
         rehearsal = LocalFederation(
             file,
             out,
-            say=lambda text: shown.update(escape(text)),
+            say=shown.update,
             sites=sites,
             port=port,
             resume=resume,
@@ -85,13 +91,9 @@ def _rehearse(
             made = running.run(seconds)
     give(folder=rehearsal.run_folder)
     show_run(made)
-    _say(f"Stored in {rehearsal.run_folder}; logs in {out}.")
+    say(f"Stored in {rehearsal.run_folder}; logs in {out}.")
 
 
 def _some(names: tuple[str, ...]) -> str:
     more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
     return ", ".join(names[:FEW]) + more
-
-
-def _say(text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -10,12 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from fedtaper.auditing import audit as audit_run
-from fedtaper.cli.terminal import console, give, table
+from fedtaper.cli import paths
+from fedtaper.cli.names import load_run, read_file
+from fedtaper.cli.terminal import give, say, table
 from fedtaper.core.errors import AssumptionWarning, FedtaperError
 from fedtaper.planning.plan import RULES
 from fedtaper.planning.plan import plan as make_plan
-from fedtaper.storage import store
-from fedtaper.storage.config import read_toml
 
 SETTINGS = ("local_steps", "local_epochs", "batch_size", "clock", "participation", "local")
 
@@ -28,7 +28,9 @@ def plan(
     rounds: Annotated[int, typer.Option(min=1, help="The horizon, in rounds.")],
     file: Annotated[
         Path | None,
-        typer.Option(help="A TOML file whose problem and rules to plan for."),
+        typer.Option(
+            help="A TOML file whose problem and rules to plan for.", callback=paths.settings
+        ),
     ] = None,
     clients: Annotated[int | None, typer.Option(min=1, help="Number of clients.")] = None,
     samples: Annotated[str | None, typer.Option(help="Samples of each: 500,1000,500.")] = None,
@@ -38,9 +40,16 @@ def plan(
     clock: Annotated[str | None, typer.Option(help="What n counts: update, epoch, round.")] = None,
     c: Annotated[float, typer.Option(help="The largest scale c.")] = 0.1,
     delta: Annotated[float, typer.Option(help="The taper of clients that do not fade.")] = 0.76,
-    stable: Annotated[bool, typer.Option(help="Choose the offset that avoids a climb.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write TOML for `fedtaper run`.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Figure of influence to write.")] = None,
+    stable: Annotated[
+        bool, typer.Option("--stable", help="Choose the offset that avoids a climb.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write TOML for `fedtaper run`.", callback=paths.file_to_write),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Figure of influence to write.", callback=paths.picture)
+    ] = None,
 ) -> None:
     """Find step sizes that give each client the influence you want at your horizon.
 
@@ -49,6 +58,8 @@ def plan(
     """
     settings = _settings(file, local_steps, local_epochs, clock, participation)
     if file is None:
+        if clients is None and samples is None and isinstance(_target(target)[0], str):
+            raise FedtaperError("how many clients? Give --clients or --samples, or a --file")
         settings["num_clients"] = clients
         settings["sizes"] = None if samples is None else _numbers("--samples", samples, int)
     with warnings.catch_warnings():
@@ -60,50 +71,55 @@ def plan(
     e = found.experiment
     table(f"Influence at round {e.rounds:,} (n = {e.rounds * e.period:,})", head, rows)
     for text in (*(f"warning: {w}" for w in found.warnings), found.advice):
-        console.print(text, highlight=False, soft_wrap=True)
+        say(text)
     if found.prices is not None:
         head, *rows = found.prices.rows()
         table(f"\n{found.prices.title}", head, rows)
     if plot is not None:
-        console.print(f"Drawn: {found.plot(plot)}", highlight=False)
+        say(f"Drawn: {found.plot(plot)}")
     if out is not None:
-        console.print(f"Written: {found.save(out)}. Next: fedtaper run {out}", highlight=False)
+        say(f"Written: {found.save(out)}. Next: fedtaper run {out}")
 
 
 def audit(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: Annotated[Path, typer.Argument(help="A run folder.", callback=paths.run_folder)],
     seed: Annotated[int | None, typer.Option(help="Seed to use, of a run over several.")] = None,
     level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
     figure: Annotated[
-        Path | None, typer.Option(help="Figure of the evidence to write, such as evidence.png.")
+        Path | None,
+        typer.Option(
+            help="Figure of the evidence to write, such as evidence.png.", callback=paths.picture
+        ),
     ] = None,
 ) -> None:
     """Judge which clients contribute as declared, and how certain that is.
 
     Example: fedtaper audit runs/case3 --figure evidence.png
     """
-    loaded = store.load(run)
+    loaded = load_run(run)
+    if seed is None and len(loaded.seeds) > 1:
+        raise FedtaperError(
+            f"{run} has {len(loaded.seeds)} seeds: choose one of them, such as --seed "
+            f"{loaded.seeds[0]}"
+        )
     found = audit_run(loaded, seed=seed, level=level)
     head, *rows = found.rows()
     give(rounds=found.rounds, n=found.n, clients=[asdict(c) for c in found.clients])
     table(found.title, head, rows, left=2)
     for note in found.remarks():
-        console.print(note, highlight=False, soft_wrap=True)
-    console.print(found.caveat, highlight=False, soft_wrap=True, style="dim")
+        say(note)
+    say(found.caveat)
     if figure is not None:
         from fedtaper.auditing.history import histories
         from fedtaper.show.evidence import draw
 
         evidence = histories(loaded, seed, level)
         for history in evidence:
-            console.print(history.sentence, highlight=False, soft_wrap=True, markup=False)
-        console.print(
+            say(history.sentence)
+        say(
             f"Drawn: {draw(evidence, figure)}. Dashed: the declared taper; line and band: the "
             "estimate with its interval; dots and marks below: challenges; vertical line: the "
-            "round since which the verdict holds.",
-            highlight=False,
-            soft_wrap=True,
-            markup=False,
+            "round since which the verdict holds."
         )
 
 
@@ -116,7 +132,7 @@ def _settings(
 ) -> dict[str, Any]:
     out: dict[str, Any] = {}
     if file is not None:
-        e = read_toml(file)
+        e = read_file(file)
         out = {name: getattr(e, name) for name in (*SETTINGS, "problem", "server", "seed")}
     if local_steps is not None or local_epochs is not None:
         out |= {"local_steps": local_steps, "local_epochs": local_epochs}

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, Any
 
+import click
 import typer
+from typer.core import TyperGroup
 
 from fedtaper.cli import (
     claims,
@@ -24,12 +26,55 @@ from fedtaper.cli import (
     theory,
     ui,
 )
-from fedtaper.cli.terminal import console, show_error, show_warning, speaking
+from fedtaper.cli.terminal import fail, output, print_json, say, show_error, show_warning, speaking
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.version import __version__
 from fedtaper.simulation.progress import Stopped
 
+
+class Commands(TyperGroup):
+    """The commands; words that cannot be read are one line, as all mistakes are."""
+
+    def main(  # type: ignore[override]  # only these are used
+        self, args: Any = None, standalone_mode: bool = True, **how: Any
+    ) -> Any:
+        """Run the command that these words name."""
+        words = list(sys.argv[1:] if args is None else args)
+        try:
+            code = super().main(words, standalone_mode=False, **{**how, "prog_name": "fedtaper"})
+        except click.exceptions.NoArgsIsHelpError as wanted:
+            if not standalone_mode:
+                raise
+            click.echo(wanted.format_message())
+            sys.exit(2)
+        except (click.ClickException, FedtaperError) as problem:
+            if not standalone_mode:
+                raise
+            text = _read(problem)
+            if "--json" in words:
+                print_json({"error": text, "tables": [], "notes": []})
+            show_error(text)
+            sys.exit(2)
+        except click.Abort:
+            if not standalone_mode:
+                raise
+            sys.exit(128 + signal.SIGINT)
+        if standalone_mode:
+            sys.exit(code if isinstance(code, int) else 0)
+        return code
+
+
+def _read(problem: click.ClickException | FedtaperError) -> str:
+    """What is wrong with the words, and where their help is."""
+    if isinstance(problem, FedtaperError):
+        return str(problem)
+    text = " ".join(problem.format_message().split())
+    context = getattr(problem, "ctx", None)
+    return text if context is None else f"{text} See {context.command_path} --help."
+
+
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     suggest_commands=False,  # click suggests already
     pretty_exceptions_enable=False,
@@ -47,23 +92,23 @@ def told(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(*words: Any, quiet: bool = False, as_json: bool = False, **options: Any) -> None:
-        try:
-            with speaking(quiet, as_json):
+        with speaking(quiet, as_json):
+            try:
                 command(*words, **options)
-        except FedtaperError as problem:
-            show_error(str(problem))
-            sys.exit(2)
-        except KeyboardInterrupt as stop:
-            show_error("stopped; continue a stored run with --resume")
-            sys.exit(128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT))
-        except MemoryError:
-            show_error("there is not enough memory for this: use a smaller problem")
-            sys.exit(2)
-        except OSError as problem:
-            if problem.errno == errno.EPIPE:  # whoever read the output has gone
-                raise
-            show_error(f"{problem.filename or 'output'}: {problem.strerror or problem}")
-            sys.exit(2)
+            except FedtaperError as problem:
+                fail(str(problem))
+                sys.exit(2)
+            except KeyboardInterrupt as stop:
+                fail(output.stopped)
+                sys.exit(128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT))
+            except MemoryError:
+                fail("there is not enough memory for this: use a smaller problem")
+                sys.exit(2)
+            except OSError as problem:
+                if problem.errno == errno.EPIPE:  # whoever read the output has gone
+                    raise
+                fail(f"{problem.filename or 'output'}: {problem.strerror or problem}")
+                sys.exit(2)
 
     return run if command is ui.ui else _with_options(run, command)  # a page has no result
 
@@ -105,7 +150,7 @@ for command in (
 
 def _version(wanted: bool) -> None:
     if wanted:
-        console.print(f"fedtaper {__version__}", highlight=False)
+        say(f"fedtaper {__version__}")
         raise typer.Exit
 
 
@@ -125,4 +170,4 @@ def entry(
 def main() -> None:
     """Run the command."""
     warnings.showwarning = show_warning
-    app(prog_name="fedtaper")
+    app()

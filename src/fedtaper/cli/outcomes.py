@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
-from fedtaper.cli.terminal import console, table
+from fedtaper.cli import paths
+from fedtaper.cli.names import load_run, read_file
+from fedtaper.cli.terminal import say, status, table
 from fedtaper.core.errors import AssumptionWarning
 from fedtaper.experiment import Experiment
 from fedtaper.outcomes.board import board as find_board
@@ -24,11 +26,15 @@ from fedtaper.outcomes.price import METHODS as PRICES
 from fedtaper.outcomes.price import Price
 from fedtaper.outcomes.price import price as find_price
 from fedtaper.rules.goals import GOALS
-from fedtaper.storage.config import read_toml
-from fedtaper.storage.store import load
 
-File = Annotated[Path, typer.Argument(help="A TOML file that describes the experiment.")]
-Plot = Annotated[Path | None, typer.Option(help="Write a figure to this file.")]
+File = Annotated[
+    Path,
+    typer.Argument(help="A TOML file that describes the experiment.", callback=paths.settings),
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(help="Figure to write, such as figure.png.", callback=paths.picture),
+]
 SETTINGS = ("local_steps", "local_epochs", "batch_size", "clock", "participation", "local")
 
 
@@ -41,7 +47,10 @@ def fair(
     q: Annotated[float, typer.Option(help="Exponent of the goal q.")] = 1.0,
     t: Annotated[float, typer.Option(help="Tilt of the goal tilt, per unit of loss.")] = 1.0,
     out: Annotated[
-        Path | None, typer.Option(help="TOML file to write, with these influences.")
+        Path | None,
+        typer.Option(
+            help="TOML file to write, with these influences.", callback=paths.file_to_write
+        ),
     ] = None,
     plot: Plot = None,
 ) -> None:
@@ -49,20 +58,25 @@ def fair(
 
     Example: fedtaper fair examples/case1.toml --constraint "nobody more than 5% worse"
     """
-    e = read_toml(file)
+    e = read_file(file)
     found = find_fair(e.problem, goal, constraints=constraint or (), q=q, t=t)
     head, *rows = found.rows()
     table(f"Goal: {found.goal}", head, rows)
     for text in (found.certificate, *found.notes):
-        console.print(text, highlight=False, soft_wrap=True)
+        say(text)
     if plot is not None:
-        console.print(f"Drawn: {found.plot(plot)}", highlight=False)
+        say(f"Drawn: {found.plot(plot)}")
     if out is not None:
         _write_plan(found, e, out)
 
 
 def intervals(
-    source: Annotated[Path, typer.Argument(help="A run folder, or a TOML file for a future run.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="A run folder, or a TOML file for a future run.", callback=paths.source
+        ),
+    ],
     level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "plug-in",
     of: Annotated[
@@ -74,7 +88,7 @@ def intervals(
 
     Example: fedtaper intervals runs/case3 --level 0.9
     """
-    given = read_toml(source) if source.is_file() else load(source)
+    given = read_file(source) if source.is_file() else load_run(source)
     found = find_intervals(given, level=level, method=method, of=of)  # type: ignore[arg-type]  # checked there
     _show(found, found.notes, plot)
 
@@ -89,12 +103,17 @@ def price(
 
     Example: fedtaper price examples/case1.toml --plot price.png
     """
-    found = find_price(read_toml(file), method=method, seeds=range(seeds))  # type: ignore[arg-type]  # checked there
+    with status() as shown:
+        shown.update("looking for the prices")
+        found = find_price(read_file(file), method=method, seeds=range(seeds))  # type: ignore[arg-type]  # checked there
     _show(found, (), plot)
 
 
 def contributions(
-    source: Annotated[Path, typer.Argument(help="A TOML file, or a run folder with updates.")],
+    source: Annotated[
+        Path,
+        typer.Argument(help="A TOML file, or a run folder with updates.", callback=paths.source),
+    ],
     method: Annotated[str, typer.Option(help="auto, exact or sampled.")] = "auto",
     permutations: Annotated[int, typer.Option(help="Permutations for sampled values.")] = 200,
     plot: Plot = None,
@@ -103,8 +122,10 @@ def contributions(
 
     Example: fedtaper contributions examples/case1.toml
     """
-    given = read_toml(source) if source.is_file() else load(source)
-    found = find_contributions(given, method=method, permutations=permutations)  # type: ignore[arg-type]  # checked there
+    given = read_file(source) if source.is_file() else load_run(source)
+    with status() as shown:
+        shown.update("looking for what each client contributed")
+        found = find_contributions(given, method=method, permutations=permutations)  # type: ignore[arg-type]  # checked there
     _show(found, found.notes, plot)
 
 
@@ -115,13 +136,13 @@ def _show(
     head, *rows = found.rows()
     table(found.title, head, rows)
     for note in notes:
-        console.print(note, highlight=False, soft_wrap=True)
+        say(note)
     if plot is not None:
-        console.print(f"Drawn: {found.plot(plot)}", highlight=False)
+        say(f"Drawn: {found.plot(plot)}")
 
 
 def board(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: Annotated[Path, typer.Argument(help="A run folder.", callback=paths.run_folder)],
     goal: Annotated[
         str | None, typer.Option(help=f"What was asked for: one of {', '.join(GOALS)}.")
     ] = None,
@@ -136,7 +157,7 @@ def board(
 
     Example: fedtaper board runs/case1 --goal minmax
     """
-    made = load(run)
+    made = load_run(run)
     asked = None
     if goal is not None:
         asked = find_fair(made.experiment.problem, goal, constraints=constraint or (), q=q, t=t)
@@ -144,7 +165,7 @@ def board(
     head, *rows = page.rows()
     table("Asked, given, certified", head, rows)
     for text in page.sentences():
-        console.print(text, highlight=False, soft_wrap=True)
+        say(text)
 
 
 def _write_plan(found: Fair, e: Experiment, out: Path) -> None:
@@ -153,5 +174,5 @@ def _write_plan(found: Fair, e: Experiment, out: Path) -> None:
         warnings.simplefilter("ignore", AssumptionWarning)
         made = found.plan(e.rounds, **settings)
     for text in (*(f"warning: {w}" for w in made.warnings), made.advice):
-        console.print(text, highlight=False, soft_wrap=True)
-    console.print(f"Written: {made.save(out)}. Next: fedtaper run {out}", highlight=False)
+        say(text)
+    say(f"Written: {made.save(out)}. Next: fedtaper run {out}")

@@ -9,12 +9,13 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from fedtaper.cli.terminal import console, give, output, show, table
+from fedtaper.cli import paths
+from fedtaper.cli.terminal import aside, errors, give, output, say, show, table
 from fedtaper.core.schedules import Constant, Power
 from fedtaper.experiment import Experiment
 from fedtaper.results import Run
 from fedtaper.rules import presets
-from fedtaper.show.labels import metrics
+from fedtaper.show import labels
 from fedtaper.show.report import report, sentences
 from fedtaper.simulation.drive import run as simulate
 from fedtaper.storage import store
@@ -23,7 +24,10 @@ from fedtaper.storage.logs import Log
 
 
 def run(
-    file: Annotated[Path, typer.Argument(help="A TOML file that describes the experiment.")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="A TOML file that describes the experiment.", callback=paths.settings),
+    ],
     out: Annotated[
         Path | None, typer.Option(help="Run folder to write [default: runs/NAME_OF_FILE].")
     ] = None,
@@ -44,7 +48,7 @@ def run(
         str | None,
         typer.Option(help="How to train a network's clients: per-client, stacked or compiled."),
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Continue a stopped run.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a stopped run.")] = False,
     thin: Annotated[int | None, typer.Option(min=1, help="Record every N-th round.")] = None,
     updates: Annotated[
         bool, typer.Option("--updates", help="Record every client's update, for an audit.")
@@ -64,6 +68,7 @@ def run(
     Example: fedtaper run examples/case3.toml --seeds 100
     """
     folder = out or Path("runs") / file.stem
+    output.stopped = f"stopped: repeat the command with --resume to continue in {folder}"
     chosen = None if seeds is None else range(seeds)
     written = read_log(file) or Log()
     log = Log(tensorboard or written.tensorboard, mlflow or written.mlflow)
@@ -74,13 +79,14 @@ def run(
     if means == {"engine": "flower"} and seeds is None:
         from fedtaper.deploy.simulated import run_file
 
-        made = run_file(file, out=folder, **how)
+        how["progress"] = output.progress is None and errors.is_terminal  # else one line a round
+        made = run_file(file, out=folder, say=aside, **how)
     else:
         how |= {"keep_data": keep_data} | means
         made = simulate(read_toml(file), seeds=chosen, out=folder, **how)
     give(folder=folder)
     show_run(made)
-    console.print(f"Stored in {folder}. A page about it: fedtaper report {folder}", highlight=False)
+    say(f"Stored in {folder}. A page about it: fedtaper report {folder}")
     if made.diverged:
         raise typer.Exit(1)
 
@@ -94,12 +100,12 @@ def show_run(made: Run) -> None:
     if len(made.round):
         rows = [
             [name, *(f"{q:.4g}" for q in _quantiles(values[..., -1])[: 3 if many else 1])]
-            for name, values in metrics(made).items()
+            for name, values in labels.metrics(made).items()
         ]
         head = [f"round {made.round[-1]:,}", *(["median", "10 %", "90 %"] if many else ["value"])]
         seeds = f"{len(made.seeds)} seeds" if many else f"seed {made.seeds[0]}"
         table(f"{seeds}, {made.seconds:.2f} s, {made.engine} engine", head, rows)
-    e = made.experiment
+    e, names = made.experiment, labels.clients(made)
     give(
         rounds=int(made.round[-1]) if len(made.round) else 0,
         seeds=made.seeds,
@@ -112,19 +118,25 @@ def show_run(made: Run) -> None:
     table(
         "Influence",
         ["clients", "step size", f"at n = {e.rounds * e.period:,}", "in the limit"],
-        [[g.who, g.taper, f"{g.effective:.4g}", f"{g.limit:.4g}"] for g in e.groups()],
+        [
+            [labels.who(names, g), g.taper, f"{g.effective:.4g}", f"{g.limit:.4g}"]
+            for g in e.groups()
+        ],
         left=2,
     )
     if not made.diverged:
         for text in sentences(made):
-            console.print(text, highlight=False)
+            say(text)
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the page.")] = Path("demo"),
     seeds: Annotated[int, typer.Option(min=2, help="Number of seeds for each run.")] = 20,
 ) -> None:
-    """Run the paper's three step-size cases and the baselines, in under two minutes."""
+    """Run the paper's three step-size cases and the baselines, in under two minutes.
+
+    Example: fedtaper demo --seeds 5 --out demo
+    """
     import warnings
 
     from fedtaper.core.errors import StabilityWarning
@@ -132,10 +144,9 @@ def demo(
     began = time.perf_counter()
     store.prepare(out, resume=True)
     rows, made = [], []
-    console.print(
+    say(
         f"Ten clients, linear regression with the paper's settings, 5,000 rounds, {seeds} seeds "
-        "each.",
-        highlight=False,
+        "each."
     )
     for name, experiment in demo_experiments().items():
         folder = out / name
@@ -150,20 +161,18 @@ def demo(
         ["run", "p_n", "p", "to w*(p_n)", "to w*(p)", "late/early"],
         rows,
     )
-    console.print(
+    say(
         "\np_n, p: the largest influence among the clients after the first, at this horizon and in "
         "the limit. to w*(p_n), to w*(p): distance of the final model to the optimum of these "
         "influences. late/early: error of the last tenth of the rounds divided by that of the "
-        "second tenth; about 0.5 while it settles, 1 if it keeps oscillating.",
-        highlight=False,
+        "second tenth; about 0.5 while it settles, 1 if it keeps oscillating."
     )
     page = report(made, out / "report.html")
     give(report=page)
-    console.print(
+    say(
         f"\nReport: {page} ({time.perf_counter() - began:.0f} s). Open it in a browser: a summary "
         "in words, a comparison, curves to zoom and hide, and for each run its influence and "
-        "settings. Next, judge the paper's nine regression claims from data: fedtaper reproduce",
-        highlight=False,
+        "settings. Next, judge the paper's nine regression claims from data: fedtaper reproduce"
     )
 
 

@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.cells import cell_len
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
-
-from fedtaper.core.errors import FedtaperError
+from rich.text import Text
 
 _NUMBER = re.compile(r"[-+]?[\d,]*\.?\d+(e[-+]?\d+)?$", re.IGNORECASE)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # a file's name may have any
+GAP = 2  # spaces between two columns
+READABLE = 16  # a column of words is not made narrower
 
 
 @dataclass
@@ -29,11 +34,17 @@ class Output:
     given: dict[str, Any] = field(default_factory=dict)
     tables: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    stopped: str = "stopped"  # what Ctrl-C leaves, in words
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing is printed while a command works."""
+        return self.quiet or self.json
 
     @property
     def progress(self) -> bool | None:
         """The argument ``progress`` of ``ft.run``: no bar if nothing is printed."""
-        return False if self.quiet or self.json else None
+        return False if self.silent else None
 
 
 output = Output()
@@ -59,14 +70,21 @@ def speaking(quiet: bool, as_json: bool) -> Iterator[None]:
     output.__init__(quiet, as_json)  # type: ignore[misc]  # others hold this object: reset in place
     try:
         yield
-    except (FedtaperError, OSError) as problem:
-        output.given["error"] = " ".join(str(problem).split())
-        raise
     finally:
         if as_json:
-            said = {"tables": output.tables, "notes": output.notes}
-            print(json.dumps(_plain(output.given | said), indent=2, allow_nan=False))
+            print_json(output.given | {"tables": output.tables, "notes": output.notes})
         output.__init__()  # type: ignore[misc]  # others hold this object: reset in place
+
+
+def print_json(values: dict[str, Any]) -> None:
+    """Print one JSON object."""
+    print(json.dumps(_plain(values), indent=2, allow_nan=False))
+
+
+def fail(text: str) -> None:
+    """Show what went wrong, and give it as ``error`` for ``--json``."""
+    give(error=" ".join(text.split()))
+    show_error(text)
 
 
 def give(**values: Any) -> None:
@@ -74,19 +92,71 @@ def give(**values: Any) -> None:
     output.given |= values
 
 
-class _Silent:
-    def update(self, text: Any) -> None:
-        """Print nothing."""
+class _Lines:
+    """A status where no line can be changed in place: each new text is a line of its own."""
+
+    def __init__(self, print_: Callable[[str], None]) -> None:
+        self.print, self.said = print_, ""
+
+    def update(self, text: str) -> None:
+        """Print a new text."""
+        if text != self.said:
+            self.said = text
+            self.print(text)
+
+
+class _Spinner:
+    """A status line; what it shows is plain text, in which [brackets] are brackets."""
+
+    def __init__(self, shown: Status) -> None:
+        self.shown = shown
+
+    def update(self, text: str) -> None:
+        """Change the line."""
+        self.shown.update(Text(text))
 
 
 @contextmanager
-def status() -> Iterator[Any]:
-    """A status line on standard error; its ``update`` changes it."""
-    if output.quiet or output.json:
-        yield _Silent()
+def status() -> Iterator[_Lines | _Spinner]:
+    """What a long command does now, on standard error; ``update`` changes it."""
+    if output.silent:
+        yield _Lines(lambda text: None)
+    elif not errors.is_terminal:
+        yield _Lines(aside)
+    else:
+        with errors.status("") as shown:
+            yield _Spinner(shown)
+
+
+def aside(text: str) -> None:
+    """A line about the progress, on standard error, where it is not mixed with the results."""
+    if not output.silent:
+        _line(errors, text)
+
+
+def say(text: str, style: str | None = None) -> None:
+    """A sentence: on a terminal it is broken between words, elsewhere it stays one line."""
+    if output.json:
+        output.notes.append(text.strip())
         return
-    with errors.status("") as shown:
-        yield shown
+    if text.startswith("\n"):
+        console.print()
+    _line(console, text.strip(), style)
+
+
+def _line(where: Console, text: str, style: str | None = None, used: int = 0) -> None:
+    """Print a text; words longer than the terminal stay whole, so that paths can be copied."""
+    text = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    if where.is_terminal:
+        lines = textwrap.wrap(
+            text,
+            where.width,
+            initial_indent=" " * used,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        text = "\n".join(lines)[used:]
+    where.print(text, style=style, highlight=False, soft_wrap=True)
 
 
 def _plain(value: Any) -> Any:
@@ -108,6 +178,8 @@ def _cell(text: Any) -> Any:
     if not _NUMBER.match(plain):
         return plain
     number = float(plain.replace(",", ""))
+    if not math.isfinite(number):
+        return plain
     return int(number) if number == int(number) and "e" not in plain.lower() else number
 
 
@@ -121,23 +193,63 @@ def _keys(head: Sequence[str]) -> list[str]:
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> None:
-    """Print a table; the first ``left`` columns are words, the rest numbers."""
-    made = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for number, name in enumerate(head):
-        made.add_column(
-            name,
-            justify="left" if number < left else "right",
-            overflow="fold",
-            no_wrap=number == 0 or number >= left,
-        )
+    """Print a table; the first ``left`` columns are words, the rest numbers.
+
+    Where it is too wide, each row becomes a paragraph: no number is cut off.
+    """
     found = [list(row) for row in rows]
-    for row in found:
-        made.add_row(*row)
     if output.json:
         keys = _keys(head)
         kept = [dict(zip(keys, map(_cell, row), strict=True)) for row in found]
         output.tables.append({"title": title.strip(), "rows": kept})
-    console.print(made)
+        return
+    if title:
+        say(title, style="italic")
+    broken = [False] + [number < left for number in range(1, len(head))]  # columns of words
+    for wraps in (broken, [True, *broken[1:]]):
+        if _narrowest(head, found, wraps) <= console.width:
+            console.print(_grid(head, found, left, wraps))
+            return
+    for row in found:
+        console.print(_paragraph(head, row), soft_wrap=True)
+
+
+def _grid(
+    head: Sequence[str], rows: Sequence[Sequence[Any]], left: int, wraps: Sequence[bool]
+) -> Table:
+    made = Table(header_style="bold", box=None, pad_edge=False)
+    for number, name in enumerate(head):
+        side: Any = "left" if number < left else "right"
+        made.add_column(name, justify=side, overflow="fold", no_wrap=not wraps[number])
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def _narrowest(head: Sequence[str], rows: Sequence[Sequence[Any]], wraps: Sequence[bool]) -> int:
+    """The width below which a table would break a number, or words too often to be read."""
+    total = GAP * (len(head) - 1)
+    for number, wrapped in enumerate(wraps):
+        cells = [head[number], *(str(row[number]) for row in rows)]
+        width = max(map(cell_len, cells))
+        if wrapped:
+            longest = max(cell_len(word) for cell in cells for word in (cell.split() or [""]))
+            width = min(width, max(longest, READABLE))
+        total += width
+    return total
+
+
+def _paragraph(head: Sequence[str], row: Sequence[Any]) -> Text:
+    """A row under its first cells, those without a head: one line per further column."""
+    width = max(map(cell_len, head))
+    first = [f"{head[0]} {row[0]}" if _NUMBER.match(str(row[0])) else str(row[0])]
+    further = list(zip(head, row, strict=True))[1:]
+    first += [str(cell) for name, cell in further if not name]
+    out = Text.assemble((" ".join(first).strip(), "bold"))
+    for name, cell in further:
+        if name and str(cell):
+            out.append(f"\n  {name:<{width}}  ").append(cell)
+    return out
 
 
 def show_warning(message: Any, category: Any, *place: Any, **more: Any) -> None:
@@ -151,6 +263,6 @@ def show_error(message: str) -> None:
 
 
 def show(word: str, text: str, style: str) -> None:
-    """A coloured word and a plain text on standard error, in one line."""
+    """A coloured word and a plain text on standard error."""
     errors.print(word, style=style, end=" ")
-    errors.print(" ".join(text.split()), highlight=False, soft_wrap=True)
+    _line(errors, " ".join(text.split()), used=len(word) + 1)

@@ -10,15 +10,19 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from fedtaper.cli.terminal import console, table
+from fedtaper.cli import paths
+from fedtaper.cli.names import read_file
+from fedtaper.cli.terminal import say, table
 from fedtaper.core.errors import FedtaperError
-from fedtaper.storage.config import read_toml
 from fedtaper.theory.assumptions import THEORIES
 from fedtaper.theory.assumptions import check as check_assumptions
 from fedtaper.theory.forecast import Forecast
 from fedtaper.theory.forecast import forecast as look_ahead
 
-File = Annotated[Path, typer.Argument(help="A TOML file that describes the experiment.")]
+File = Annotated[
+    Path,
+    typer.Argument(help="A TOML file that describes the experiment.", callback=paths.settings),
+]
 
 
 def check(file: File) -> None:
@@ -26,7 +30,7 @@ def check(file: File) -> None:
 
     Example: fedtaper check examples/case3.toml
     """
-    found = check_assumptions(read_toml(file))
+    found = check_assumptions(read_file(file))
     rows = [[r.id, r.status, r.asks, r.number, r.why] for r in found.rows]
     head = ["", "", "asks that", "decided by", "because"]
     table("Assumptions of the theorem", head, rows, left=5)
@@ -51,7 +55,7 @@ def forecast(
 
     Example: fedtaper forecast examples/case3.toml --n 1e12 --to 0.01
     """
-    e = read_toml(file)
+    e = read_file(file)
     began = time.perf_counter()
     end = float(e.rounds * e.period)
     clock = (
@@ -66,9 +70,9 @@ def forecast(
     ]  # fmt: skip
     table("Model", ["n", "rounds", "w", "95 % +-", "to w*(p_n)", "to w*(p)"], rows)
     if why:
-        console.print(f"No error bars, because {why}.", highlight=False, soft_wrap=True)
+        say(f"No error bars, because {why}.")
     for text in dict.fromkeys(f.note for f in found if f.note):
-        console.print(f"Model: {text}.", highlight=False, soft_wrap=True)
+        say(f"Model: {text}.")
     groups = e.groups()
     head = ["clients", *(f"n = {f.n:.3g}" for f in found), "limit"]
     influences = [
@@ -80,7 +84,7 @@ def forecast(
     fading = [found[0].fades(level) for level in levels]
     when = [[g.who, *(_when(one[g.clients[0]]) for one in fading)] for g in groups]
     table("\nn from which influence stays below", ["clients", *(f"{v:g}" for v in levels)], when)
-    console.print(f"\n{time.perf_counter() - began:.2f} s", highlight=False)
+    say(f"\n{time.perf_counter() - began:.2f} s")
 
 
 def _error_bars(found: list[Forecast]) -> tuple[list[str], str]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedtaper.cli.terminal import console
+from fedtaper.cli.terminal import say
 
 
 def ui(
@@ -26,8 +26,8 @@ def ui(
     """
     from fedtaper.ui.serve import serve
 
-    def say(address: str) -> None:
-        console.print(f"Open {address}", highlight=False, soft_wrap=True)
-        console.print("Stop with Ctrl-C.", highlight=False)
+    def opened(address: str) -> None:
+        say(f"Open {address}")
+        say("Stop with Ctrl-C.")
 
-    serve(folder, port, not no_browser, say)
+    serve(folder, port, not no_browser, opened)

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.memory import give_memory_back
-from fedtaper.deploy.progress import Progress
+from fedtaper.deploy.progress import Progress, print_line
 from fedtaper.deploy.sites import site_files
 from fedtaper.deploy.watch import Watch
 from fedtaper.engines import KEEP_DIM
@@ -53,9 +53,17 @@ def make_server_app(
 
 
 def serve(
-    grid: Grid, source: Source, out: Path | None, nodes: dict[str, str] | None = None, **how: Any
+    grid: Grid,
+    source: Source,
+    out: Path | None,
+    nodes: dict[str, str] | None = None,
+    say: Callable[[str], None] = print_line,
+    **how: Any,
 ) -> Run:
-    """Make the whole run over a grid of sites; ``nodes`` binds sites to node ids."""
+    """Make the whole run over a grid of sites; ``nodes`` binds sites to node ids.
+
+    ``say`` gets each line about the progress; rounds only if no progress bar shows them.
+    """
     federation = source.federation
     if nodes:
         federation = replace(federation, nodes=federation.nodes | nodes)
@@ -63,8 +71,9 @@ def serve(
         store.prepare(out, resume=True)
         if store.is_complete(out):
             raise FedtaperError(f"{out} holds a finished run: name another folder")
-    progress = Progress(out)
-    roster = Roster(grid, federation, event_log(out, lambda text: print(text, flush=True)))
+    how.setdefault("progress", False)
+    progress = Progress(out, say=say, bar=how["progress"] is not False)
+    roster = Roster(grid, federation, event_log(out, say))
     needed = len(federation.sites) if federation.task else federation.enough
     experiment = _experiment(source, roster.wait(federation.wait, needed, progress))
     saved = store.load_checkpoint(out) if out is not None else None
@@ -77,7 +86,6 @@ def serve(
         progress.round(k + 1, values)
 
     how.setdefault("updates", experiment.problem.dim <= KEEP_DIM)  # what an audit sees best
-    how.setdefault("progress", False)
     earlier = None if saved is None else saved["norms"][0]
     engine = GridEngine(grid, federation, roster, seen, earlier, watch.follow)
     how["also"] = lambda run: site_files(run, federation)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fedtaper.deploy.app import app_of
+from fedtaper.deploy.progress import print_line
 from fedtaper.deploy.source import FileSource
 from fedtaper.engines.flower.simulation import Simulation, check
 from fedtaper.results import Run
@@ -15,8 +17,18 @@ from fedtaper.storage import store
 MEMORY = "memory"  # in the run folder: what simulated sites remember until the run is whole
 
 
-def run_file(file: str | Path, *, out: str | Path, resume: bool = False, **how: Any) -> Run:
-    """Run a federation file on simulated Flower sites; its task is imported from its app."""
+def run_file(
+    file: str | Path,
+    *,
+    out: str | Path,
+    resume: bool = False,
+    say: Callable[[str], None] = print_line,
+    **how: Any,
+) -> Run:
+    """Run a federation file on simulated Flower sites; its task is imported from its app.
+
+    ``say`` gets each line about the progress.
+    """
     check()
     from fedtaper.deploy.server import serve
     from fedtaper.engines.flower.app import make_client_app
@@ -30,6 +42,6 @@ def run_file(file: str | Path, *, out: str | Path, resume: bool = False, **how: 
     count = len(source.federation.sites)
     place = store.prepare(out, resume=resume)
     with Simulation(make_client_app(lambda _: source), count) as grid:
-        made = serve(grid, source, place, **how)
+        made = serve(grid, source, place, say=say, **how)
     shutil.rmtree(memory, ignore_errors=True)
     return made

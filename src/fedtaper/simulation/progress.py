@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 LOOK = 0.3  # seconds between two looks at the numbers
+ROOM = 72  # columns of a terminal below which the bar and the rate make way for the time left
 
 
 class Stopped(KeyboardInterrupt):
@@ -62,15 +63,20 @@ def bar(total: int, done: int, wanted: bool | None) -> Iterator[Moved]:
         yield lambda rounds, newest: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
     console = Console(stderr=True)
     shown = console.is_terminal if wanted is None else wanted
+    whole = Column(no_wrap=True, min_width=len(f"round {total:,}/{total:,}"))
+    columns: list[ProgressColumn] = [
+        TextColumn("round {task.completed:,.0f}/{task.total:,.0f}", table_column=whole)
+    ]
+    if console.width >= ROOM:
+        columns += [BarColumn(bar_width=24), TextColumn("{task.fields[rate]}")]
     with Progress(
-        TextColumn("round {task.completed:,.0f}/{task.total:,.0f}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
+        *columns,
+        TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=len("0:00:00"))),
         TextColumn("{task.fields[newest]}", markup=False),
         console=console,
         transient=True,
