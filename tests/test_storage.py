@@ -5,6 +5,7 @@ import os
 import shutil
 import threading
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -488,3 +489,23 @@ def test_a_checkpoint_with_arrays_that_do_not_fit_is_refused(tmp_path, stored):
         (tmp_path / checkpoints.PREVIOUS).unlink(missing_ok=True)
         with pytest.raises(ft.FedtaperError, match="do not fit"):
             checkpoints.load_checkpoint(tmp_path)
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
+    """So is a device: a report to /dev/null must leave the device there."""
+    place, found = tmp_path / "pipe", []
+    os.mkfifo(place)
+    for content in (b"hello", lambda file: file.write(b"hello")):
+        reader = threading.Thread(target=lambda: found.append(place.read_bytes()))
+        reader.start()
+        durable.write(place, content)
+        reader.join(timeout=10)
+    assert found == [b"hello", b"hello"] and place.is_fifo()
+    assert [p.name for p in tmp_path.iterdir()] == ["pipe"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_device_that_is_full_is_one_line():
+    with pytest.raises(ft.FedtaperError, match="/dev/full cannot be written: No space left"):
+        durable.write(Path("/dev/full"), b"hello")
+    assert Path("/dev/full").is_char_device()

@@ -8,6 +8,7 @@ or the new one. A lock keeps a second process out of a folder that is being writ
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import uuid
@@ -53,6 +54,9 @@ def write(path: Path, content: bytes | Callable[[IO[bytes]], Any]) -> None:
     """Write a file completely or not at all, and to the disk; ``content`` may be a function."""
     if not path.name:
         raise FedtaperError(f"{str(path)!r} is not the name of a file")
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        _pour(path, content)
+        return
     beside = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}{PART}")
     try:
         with beside.open("xb") as file:
@@ -72,6 +76,19 @@ def write(path: Path, content: bytes | Callable[[IO[bytes]], Any]) -> None:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
         raise
+
+
+def _pour(path: Path, content: bytes | Callable[[IO[bytes]], Any]) -> None:
+    """Write to a device or a pipe, such as /dev/null: it must not be replaced by a file."""
+    try:
+        with path.open("wb", buffering=0) as file:
+            if callable(content):
+                buffer = io.BytesIO()
+                content(buffer)
+                content = buffer.getvalue()
+            file.write(content)
+    except OSError as trouble:
+        raise FedtaperError(f"{path} cannot be written: {said(trouble)}") from None
 
 
 def remove(path: Path) -> None:
