@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from fedtaper.core.errors import FedtaperError, nearest
+from fedtaper.storage.durable import as_path
 
 PICTURES = (  # what Matplotlib writes
     "avif", "eps", "gif", "jpeg", "jpg", "pdf", "pgf", "png", "ps", "raw", "rgba", "svg", "svgz",
@@ -15,7 +16,7 @@ PICTURES = (  # what Matplotlib writes
 
 def settings(path: Path | None) -> Path | None:
     """A TOML file to read."""
-    if path is None or path.is_file():
+    if path is None or as_path(path).is_file():
         return path
     if path.is_dir():
         raise FedtaperError(f"{path} is a folder: name a TOML file in it")
@@ -24,19 +25,19 @@ def settings(path: Path | None) -> Path | None:
 
 def run_folder(path: Path) -> Path:
     """A folder with a run."""
-    if path.is_file():
+    if as_path(path).is_file():
         raise FedtaperError(f"{path} is a file: name a run folder, such as runs/{path.stem}")
     return path if path.is_dir() else _absent(path, "run folder")
 
 
 def source(path: Path) -> Path:
     """A run folder, or a TOML file."""
-    return path if path.exists() else _absent(path, "file or run folder")
+    return path if as_path(path).exists() else _absent(path, "file or run folder")
 
 
 def file_to_write(path: Path | None) -> Path | None:
     """A file that is written at the end."""
-    if path is not None and path.is_dir():
+    if path is not None and as_path(path).is_dir():
         raise FedtaperError(f"{path} is a folder: name a file to write")
     return path
 

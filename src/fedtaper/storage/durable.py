@@ -54,7 +54,7 @@ def write(path: Path, content: bytes | Callable[[IO[bytes]], Any]) -> None:
     """Write a file completely or not at all, and to the disk; ``content`` may be a function."""
     if not path.name:
         raise FedtaperError(f"{str(path)!r} is not the name of a file")
-    if path.exists() and not (path.is_file() or path.is_dir()):
+    if as_path(path).exists() and not (path.is_file() or path.is_dir()):
         _pour(path, content)
         return
     beside = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}{PART}")
