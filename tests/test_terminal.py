@@ -2,9 +2,11 @@
 
 import json
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from small_file import FILE
 from test_cli import COMMAND
 from typer.testing import CliRunner
@@ -186,3 +188,66 @@ def test_a_simulated_federation_prints_its_rounds_apart_from_its_results(folder)
     done = subprocess.run(words, check=True, cwd=folder, capture_output=True, text=True)
     assert "round 2/2, 3 answered" in done.stderr and "round 1/2" not in done.stdout
     assert "north" in done.stdout and "client 0" not in done.stdout
+
+
+def test_every_command_shows_an_example():
+    from typer.main import get_command
+
+    for name, command in get_command(app).commands.items():
+        assert f"fedtaper {name}" in command.help, name
+
+
+def test_a_stopped_run_says_how_to_go_on(folder, monkeypatch):
+    def stop(*words, **how):
+        raise progress.Stopped(2)
+
+    monkeypatch.setattr("fedtaper.cli.simulation.simulate", stop)
+    done = call("run", "e.toml", "--json")
+    assert done.exit_code == 130
+    said = json.loads(done.stdout)["error"]
+    assert said == "stopped: repeat the command with --resume to continue in runs/e"
+
+
+def test_a_full_disk_is_one_line(folder):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, "check", "e.toml", "--json"],
+            check=False, cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    assert done.returncode == 2 and "No space left" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_status_of_long_work(capsys, monkeypatch):
+    with terminal.status("begins") as shown:
+        for text in ("[red]one", "[red]one", "two"):
+            shown.update(text)
+    assert capsys.readouterr().err == "[red]one\ntwo\n"
+    shown = Console(stderr=True, markup=False, force_terminal=True, width=60, _environ={})
+    monkeypatch.setattr(terminal, "errors", shown)
+    with terminal.status("begins") as shown:
+        shown.update("[red]one")
+    said = capsys.readouterr().err
+    assert "0:00:00" in said and "[red]one" in said
+
+
+def test_the_bar_keeps_the_time_left_on_a_narrow_terminal(capsys, monkeypatch):
+    for columns, there in (("60", False), ("100", True)):
+        monkeypatch.setenv("COLUMNS", columns)
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("TERM", "xterm")
+        with progress.bar(2_000_000, 0, True) as moved:
+            moved(1000, lambda: "[test] accuracy 0.5")
+        shown = capsys.readouterr().err
+        assert "/2,000,000" in shown and "-:--:--" in shown and "[test] accuracy" in shown
+        assert ("━" in shown) == there
+
+
+def test_a_round_of_a_federation_in_one_line():
+    from fedtaper.deploy.progress import round_line
+
+    assert round_line(3, 5, {"auc": 0.9, "change": 0.1, "answered": 3}) == (
+        "round 3/5, 3 answered, auc 0.9"
+    )
+    assert round_line(3, 5, {"change": 0.1, "answered": 3}).endswith("change 0.1")
+    assert round_line(3, 5, {}) == "round 3/5"

@@ -27,7 +27,9 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Folder for claims.json and the figures.")] = Path(
         "reproduced"
     ),
-    seeds: Annotated[int, typer.Option(min=10, help="Number of seeds for every claim.")] = 100,
+    seeds: Annotated[
+        int, typer.Option(min=10, metavar="N", help="Number of seeds for every claim.")
+    ] = 100,
     data_set: Annotated[
         str, typer.Option(help="Data set of claims I1 to I6 (and A3): digits, bloodmnist, ...")
     ] = "digits",
@@ -64,16 +66,23 @@ def reproduce(
         table("", ["claim", "statement"], [[c.id, c.statement] for c in chosen], left=2)
         return
     output.stopped = f"stopped: repeat the command with --resume to continue in {out}"
+    order = [claim.id for claim in chosen]
     with status() as shown:
+
+        def tell(text: str) -> None:
+            claim = text.partition(":")[0]
+            at = f"claim {order.index(claim) + 1}/{len(order)}, " if claim in order else ""
+            shown.update(at + text)
+
         options = {"data_set": data_set, "device": device} if images else {}
         if ray is not None:
             from fedtaper.paper.cluster import reproduce_on_ray
 
             rows = reproduce_on_ray(
-                chosen, out, ray, seeds=seeds, options=options, resume=resume, say=shown.update
+                chosen, out, ray, seeds=seeds, options=options, resume=resume, say=tell
             )
         else:
-            rows = judge(chosen, out, seeds=seeds, options=options, resume=resume, say=shown.update)
+            rows = judge(chosen, out, seeds=seeds, options=options, resume=resume, say=tell)
     give(folder=out, claims=rows)
     table(
         "",

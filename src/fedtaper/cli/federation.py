@@ -40,7 +40,7 @@ def deploy(
     ] = None,
     public_port: Annotated[int, typer.Option(help="The port that sites reach.")] = PUBLIC_PORT,
     local: Annotated[
-        int | None, typer.Option(min=1, help="Rehearse with N sites on this machine.")
+        int | None, typer.Option(min=1, metavar="N", help="Rehearse with N sites on this machine.")
     ] = None,
     resume: Annotated[
         bool,

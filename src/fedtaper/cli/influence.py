@@ -25,17 +25,23 @@ def plan(
         list[str],
         typer.Argument(help=f"Numbers, one per client (1 0.1 0.1), or rules: {RULES}."),
     ],
-    rounds: Annotated[int, typer.Option(min=1, help="The horizon, in rounds.")],
+    rounds: Annotated[int, typer.Option(min=1, metavar="N", help="The horizon, in rounds.")],
     file: Annotated[
         Path | None,
         typer.Option(
             help="A TOML file whose problem and rules to plan for.", callback=paths.settings
         ),
     ] = None,
-    clients: Annotated[int | None, typer.Option(min=1, help="Number of clients.")] = None,
+    clients: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Number of clients.")
+    ] = None,
     samples: Annotated[str | None, typer.Option(help="Samples of each: 500,1000,500.")] = None,
-    local_steps: Annotated[int | None, typer.Option(min=1, help="Updates per round.")] = None,
-    local_epochs: Annotated[int | None, typer.Option(min=1, help="Or epochs per round.")] = None,
+    local_steps: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Updates per round.")
+    ] = None,
+    local_epochs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Or epochs per round.")
+    ] = None,
     participation: Annotated[str | None, typer.Option(help="A rate, or one per client.")] = None,
     clock: Annotated[str | None, typer.Option(help="What n counts: update, epoch, round.")] = None,
     c: Annotated[float, typer.Option(help="The largest scale c.")] = 0.1,

@@ -55,6 +55,11 @@ class Commands(TyperGroup):
                 print_json({"error": text, "tables": [], "notes": []})
             show_error(text)
             sys.exit(2)
+        except OSError as problem:  # JSON to a full disk
+            if not standalone_mode:
+                raise
+            show_error(_refused(problem))
+            sys.exit(2)
         except click.Abort:
             if not standalone_mode:
                 raise
@@ -62,6 +67,11 @@ class Commands(TyperGroup):
         if standalone_mode:
             sys.exit(code if isinstance(code, int) else 0)
         return code
+
+
+def _refused(problem: OSError) -> str:
+    """What the machine refused, and where."""
+    return f"{problem.filename or 'output'}: {problem.strerror or problem}"
 
 
 def _read(problem: click.ClickException | FedtaperError) -> str:
@@ -107,7 +117,7 @@ def told(command: Callable[..., None]) -> Callable[..., None]:
             except OSError as problem:
                 if problem.errno == errno.EPIPE:  # whoever read the output has gone
                     raise
-                fail(f"{problem.filename or 'output'}: {problem.strerror or problem}")
+                fail(_refused(problem))
                 sys.exit(2)
 
     return run if command is ui.ui else _with_options(run, command)  # a page has no result

@@ -96,15 +96,16 @@ def intervals(
 def price(
     file: File,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(PRICES)}.")] = "auto",
-    seeds: Annotated[int, typer.Option(min=2, help="Number of seeds for paired runs.")] = 5,
+    seeds: Annotated[
+        int, typer.Option(min=2, metavar="N", help="Number of seeds for paired runs.")
+    ] = 5,
     plot: Plot = None,
 ) -> None:
     """Show what 1 % more influence for each client does to every client's loss.
 
     Example: fedtaper price examples/case1.toml --plot price.png
     """
-    with status() as shown:
-        shown.update("looking for the prices")
+    with status("looking for the prices"):
         found = find_price(read_file(file), method=method, seeds=range(seeds))  # type: ignore[arg-type]  # checked there
     _show(found, (), plot)
 
@@ -123,8 +124,7 @@ def contributions(
     Example: fedtaper contributions examples/case1.toml
     """
     given = read_file(source) if source.is_file() else load_run(source)
-    with status() as shown:
-        shown.update("looking for what each client contributed")
+    with status("looking for what each client contributed"):
         found = find_contributions(given, method=method, permutations=permutations)  # type: ignore[arg-type]  # checked there
     _show(found, found.notes, plot)
 

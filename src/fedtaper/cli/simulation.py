@@ -32,7 +32,7 @@ def run(
         Path | None, typer.Option(help="Run folder to write [default: runs/NAME_OF_FILE].")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Run seeds 0 to N-1 in one batch.")
+        int | None, typer.Option(min=1, metavar="N", help="Run seeds 0 to N-1 in one batch.")
     ] = None,
     engine: Annotated[
         str | None,
@@ -49,7 +49,9 @@ def run(
         typer.Option(help="How to train a network's clients: per-client, stacked or compiled."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a stopped run.")] = False,
-    thin: Annotated[int | None, typer.Option(min=1, help="Record every N-th round.")] = None,
+    thin: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Record every N-th round.")
+    ] = None,
     updates: Annotated[
         bool, typer.Option("--updates", help="Record every client's update, for an audit.")
     ] = False,
@@ -131,7 +133,9 @@ def show_run(made: Run) -> None:
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the page.")] = Path("demo"),
-    seeds: Annotated[int, typer.Option(min=2, help="Number of seeds for each run.")] = 20,
+    seeds: Annotated[
+        int, typer.Option(min=2, metavar="N", help="Number of seeds for each run.")
+    ] = 20,
 ) -> None:
     """Run the paper's three step-size cases and the baselines, in under two minutes.
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from rich.cells import cell_len
 from rich.console import Console
-from rich.status import Status
-from rich.table import Table
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column, Table
 from rich.text import Text
 
 _NUMBER = re.compile(r"[-+]?[\d,]*\.?\d+(e[-+]?\d+)?$", re.IGNORECASE)
@@ -78,7 +78,7 @@ def speaking(quiet: bool, as_json: bool) -> Iterator[None]:
 
 def print_json(values: dict[str, Any]) -> None:
     """Print one JSON object."""
-    print(json.dumps(_plain(values), indent=2, allow_nan=False))
+    print(json.dumps(_plain(values), indent=2, allow_nan=False), flush=True)
 
 
 def fail(text: str) -> None:
@@ -106,26 +106,37 @@ class _Lines:
 
 
 class _Spinner:
-    """A status line; what it shows is plain text, in which [brackets] are brackets."""
+    """A status line that changes in place; it is plain text, in which [brackets] are brackets."""
 
-    def __init__(self, shown: Status) -> None:
-        self.shown = shown
+    def __init__(self, shown: Progress) -> None:
+        self.shown, self.task = shown, shown.add_task("", text="")
 
     def update(self, text: str) -> None:
         """Change the line."""
-        self.shown.update(Text(text))
+        self.shown.update(self.task, text=text)
 
 
 @contextmanager
-def status() -> Iterator[_Lines | _Spinner]:
-    """What a long command does now, on standard error; ``update`` changes it."""
+def status(doing: str = "") -> Iterator[_Lines | _Spinner]:
+    """What a long command does now and for how long, on standard error; ``update`` changes it.
+
+    What it is ``doing`` at first is shown only on a terminal.
+    """
     if output.silent:
         yield _Lines(lambda text: None)
     elif not errors.is_terminal:
         yield _Lines(aside)
     else:
-        with errors.status("") as shown:
-            yield _Spinner(shown)
+        with Progress(
+            SpinnerColumn(table_column=Column(no_wrap=True, min_width=1)),
+            TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=len("0:00:00"))),
+            TextColumn("{task.fields[text]}", markup=False),
+            console=errors,
+            transient=True,
+        ) as shown:
+            made = _Spinner(shown)
+            made.update(doing)
+            yield made
 
 
 def aside(text: str) -> None:

@@ -14,7 +14,9 @@ def ui(
     folder: Annotated[
         Path, typer.Argument(help="The folder with the runs and claims to show.")
     ] = Path(),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for any free one.")] = 8765,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="N", help="Port; 0 for any free one.")
+    ] = 8765,
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Only print the address.")
     ] = False,
