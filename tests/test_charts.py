@@ -130,6 +130,16 @@ def test_hide_log_and_grow(drawn):
     assert values(page) == ["0.25"]
 
 
+@pytest.mark.parametrize("top", [5e-2, 40, 1e40, 1e299])  # a run that diverges has no end
+def test_a_log_axis_has_ticks_however_far_it_goes(drawn, top):
+    values_ = [top / 100, top / 30, top / 10, top] if top < 1e3 else [1, top**0.3, top**0.6, top]
+    page = drawn(spec=SPEC | {"logY": True, "series": [{"name": "lost", "values": values_}]})
+    ticks = page.evaluate("made.u.axes[1]._splits")
+    assert 3 <= len(ticks) <= 10 and min(values_) * 0.5 <= ticks[0] < ticks[-1] <= 1.2 * top * 10
+    powers = page.evaluate("charts.logTicks(1e-3, 1e149).map(Math.log10)")
+    assert powers == pytest.approx([0, 20, 40, 60, 80, 100, 120, 140])
+
+
 def test_narrow_dark_and_named(drawn):
     page = drawn(390)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

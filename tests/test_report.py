@@ -43,7 +43,7 @@ def test_one_seed_has_values_and_no_quantiles(tiny, tmp_path):
     text, specs = read(ft.report(run, tmp_path / "page.html"))
     assert "10 %" not in text and "seconds" not in specs and "Seconds" not in specs
     assert not any("low" in one for spec in specs.values() for one in spec["series"])
-    assert specs["Auc"]["series"][0]["values"] == charts.plain(own["accuracy/north"])
+    assert specs["AUC"]["series"][0]["values"] == charts.plain(own["accuracy/north"])
     shared = specs["Accuracy"]["series"]  # metrics with one beginning are read together
     assert [one["name"] for one in shared] == ["accuracy/north", "accuracy/south"]
     assert cells(text, "auc") == ["1"]
@@ -75,6 +75,81 @@ def test_names_of_the_experiment(tiny, tmp_path):
     assert len(cells(audit, "west")) > 3 and "loss of south" in text
 
 
+def test_a_single_run_says_each_thing_once_and_lists_its_parts(tiny, tmp_path):
+    run = make(tiny)
+    flat = np.minimum(np.linspace(0.5, 2, 60), 0.75)  # at its best long before the end
+    metrics = {"accuracy": flat, "auc": flat, "change": run.metrics["change"]}
+    text, specs = read(ft.report(replace(run, metrics=metrics), tmp_path / "page.html"))
+    assert text.count("After 60 rounds") == 1 and "best" not in text
+    assert "accuracy 0.75; " in text or "accuracy 0.75." in text
+    assert {"AUC", "Accuracy"} < set(specs) and specs["Accuracy"]["ylabel"] == ""
+    for name in ("metrics", "influence", "provenance"):
+        assert f'<a href="#run-{name}">' in text and f'<h3 id="run-{name}">' in text
+
+
+def test_thirty_clients_fit_a_sentence_and_a_legend(tmp_path):
+    problem = ft.LinearRegression(num_clients=30, dim=2, samples=40, feature_spread=1.0)
+    each = [ft.Power(0.1, 0.76 + 0.008 * i, offset=5) for i in range(30)]
+    run = ft.run(ft.Experiment(problem, each, rounds=20, local_steps=2, batch_size=5))
+    text, specs = read(ft.report(run, tmp_path / "page.html"))
+    assert text.count("will not count") == 1 and "In the limit 29 of 30 clients" in text
+    p = run.experiment.influence().effective
+    assert f"from 1 (client 0) down to {p.min():.3g} (client 29)" in text
+    for title in ("Influence", "What each client sent"):
+        names = [one["name"] for one in specs[title]["series"]]
+        assert len(names) <= 21 and names[0] == "client 0" and names[-1] == "client 29"
+    assert specs["Influence"]["ylabel"] == "relative to client 0"
+    assert "9 of 30 clients" in text and cells(text, "client 17")
+
+
+def test_runs_of_different_problems_are_not_ranked(tiny, tmp_path):
+    other = ft.LinearRegression(num_clients=3, dim=2, samples=40, feature_spread=1.0, seed=8)
+    runs = {"a": make(tiny), "b": make(tiny, rounds=90), "c": make(other)}
+    given = [replace(run, path=tmp_path / name) for name, run in runs.items()]
+    text, specs = read(ft.report(given, tmp_path / "page.html"))
+    ends = {n: f"{run.metrics['error'][-1]:.3g}" for n, run in runs.items()}
+    lead = text.split("<nav")[0].split("</header>")[1]
+    assert "2 different problems" in lead and f"{ends['a']} in a" in lead
+    assert " in c" not in lead and f"({ends['c']})" not in lead
+    over = [s["series"] for s in specs.values() if {one["name"] for one in s["series"]} == {*"abc"}]
+    assert over and all([one["colour"] for one in series] == [0, 1, 2] for series in over)
+
+
+def test_the_audit_is_on_top_and_its_columns_have_names(tiny, tmp_path):
+    run = make(tiny, rounds=40, updates=True)
+    text, _ = read(ft.report(run, tmp_path / "page.html"))
+    lead = text.split("<nav")[0]
+    kept = sum(c.verdict == "as declared" for c in ft.audit(run).clients)
+    assert "Audit:" in lead and (not kept or f"{kept} of 3 clients" in lead)
+    table = text.split("who contributed as declared</h3>")[1].split("</thead>")[0]
+    heads = re.findall(r"<th[^>]*>(.*?)</th>", table)
+    assert len(set(heads)) == len(heads) and "declared delta" in heads
+    outcomes = text.split("Outcomes</h3>")[1].split("</table>")[0]
+    assert "asked" not in outcomes and '<td class="n">' in outcomes and "%" in outcomes
+
+
+def test_late_updates_are_explained(tiny, tmp_path):
+    e = ft.Experiment(
+        tiny, ft.Power(1.0, 0.8), rounds=40, local_steps=5, batch_size=5, delays=ft.FixedDelay(10)
+    )
+    with pytest.warns(ft.StabilityWarning):
+        run = ft.run(e, updates=True)
+    text, _ = read(ft.report(run, tmp_path / "page.html"))
+    assert "too large for the delays" in text and "Updates are late" in text
+
+
+def test_settings_that_cannot_be_run_do_not_say_so(tmp_path):
+    torch = pytest.importorskip("torch")
+    data = [(np.ones((6, 2), "float32"), np.ones((6, 1), "float32")) for _ in range(2)]
+    problem = ft.Custom(
+        lambda model, x, y: ((model(x) - y) ** 2).mean(), lambda: torch.nn.Linear(2, 1), data
+    )
+    e = ft.Experiment(problem, ft.Power(0.1, 0.8), rounds=3, local_epochs=1, batch_size=3)
+    ft.run(e, out=tmp_path / "own")
+    text, _ = read(ft.report(tmp_path / "own", tmp_path / "page.html"))
+    assert "fedtaper run config.toml" not in text and "ft.load(folder, problem=problem)" in text
+
+
 def test_many_seeds_several_runs(tiny, tmp_path):
     many = make(tiny, seeds=range(7), out=tmp_path / "many")
     longer = make(tiny, rounds=90, out=tmp_path / "longer")
@@ -99,6 +174,10 @@ def test_numbers_are_right_aligned_under_their_heads():
     html = report_page.table(["run", "rounds", "p"], [["a", "5,000", "0.1"], ["b", "10", "–"]])
     assert re.findall(r"<th [^>]*>", html)[1:] == ['<th scope="col" class="n">'] * 2
     assert html.count('<td class="n">') == 4
+    html = report_page.table(
+        ["share", "interval"], [["7.9%", "661 to 670.5"], ["12 %", "1e-3 to 2"]]
+    )
+    assert html.count('<td class="n">') == 4
 
 
 def test_a_diverged_run_is_reported_and_leaves_the_others_in_sight(tiny, tmp_path):
@@ -111,6 +190,13 @@ def test_a_diverged_run_is_reported_and_leaves_the_others_in_sight(tiny, tmp_pat
     over = {one["name"]: one for one in specs["Distance to w*(p_n)"]["series"]}
     top = max(v for v in over["lost"]["values"] if v is not None)
     assert top <= 1e3 * np.max(fine.metrics["error"])
+    (finite,) = np.flatnonzero(np.isfinite(lost.metrics["train_loss"]).any(axis=0))[-1:]
+    assert f"After round {lost.round[finite]:,}, the last with finite numbers" in text
+    some = replace(lost, diverged=lost.diverged[:2])
+    some.metrics["error"][2] = some.metrics["error_limit"][2] = fine.metrics["error"][2][-1]
+    text, _ = read(ft.report([some, fine], tmp_path / "page.html"))
+    assert "2 of 3 seeds diverged" in text and "some seeds of lost diverged" in text
+    assert cells(text, "lost")[1] == "1 of 3" and "Without the seeds that diverged" in text
     cut = make(tiny, rounds=1)
     assert ft.report(cut, tmp_path / "one.html").is_file()
 
@@ -146,6 +232,14 @@ def test_figures_for_a_paper(tiny, tmp_path):
     made = sorted(f.name for f in (tmp_path / "figures").iterdir())
     assert len(made) == 2 * len(specs)
     assert "run-influence.png" in made and "run-influence.svg" in made
+    name = "Universitätsklinikum Hamburg-Eppendorf"
+    given = tuple(charts.Curve(f"{name} {i}", [1, 2], [i, 1]) for i in range(3))
+    wide = charts.Chart("names", "Names", "", given, log_x=False)
+    charts.draw(wide, tmp_path / "names.svg")
+    drawn = (tmp_path / "names.svg").read_text(encoding="utf-8")
+    places = re.findall(r'<text[^>]* x="([\d.]+)"[^>]*>Univ', drawn)
+    assert len(places) == 3
+    assert len(set(places)) == 1  # below one another: beside, they leave the page
     assert b"<svg" in (tmp_path / "figures/run-influence.svg").read_bytes()
 
 

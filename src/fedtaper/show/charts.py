@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from fedtaper.show import style
 
 Array = NDArray[np.float64]
 Line = Literal["solid", "dashed", "dotted"]
+MOST_CURVES, SOME_CURVES = 21, 9  # seven colours, three kinds of line; of more curves
+SHORT, WIDE = 24, 52  # characters of a name: of two beside each other, of one
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,13 +109,29 @@ def thin(count: int, points: int) -> NDArray[np.int64]:
     return np.unique(np.concatenate([even, log]).round().astype(np.int64))
 
 
+def spread(values: ArrayLike) -> list[int]:
+    """Which of many curves to draw: all that can be told apart, or some, evenly in their order.
+
+    >>> spread([0.3, 1.0]), spread(range(100))
+    ([0, 1], [99, 87, 74, 62, 49, 37, 25, 12, 0])
+    """
+    found = np.asarray(values, dtype=np.float64)
+    if len(found) <= MOST_CURVES:
+        return list(range(len(found)))
+    order = np.argsort(-found, kind="stable")
+    some = np.linspace(0, len(found) - 1, SOME_CURVES).round().astype(int)
+    return [int(j) for j in order[some]]
+
+
 def draw(chart: Chart, path: str | Path) -> Path:
     """The chart as a figure for print, PNG or SVG by the name of the file."""
-    rows = math.ceil(len(chart.curves) / 2)
-    with style.figure(path, height=2.2 + 0.13 * rows) as axes:
+    long = max((len(c.name) for c in chart.curves), default=0) > SHORT
+    rows = math.ceil(len(chart.curves) / (1 if long else 2))
+    # a run that diverged may reach 1e300, and its axis more
+    with np.errstate(over="ignore"), style.figure(path, height=2.2 + 0.13 * rows) as axes:
         draw_on(axes[0, 0], chart)
         if len(chart.curves) > 1:
-            style.key(axes, columns=2)
+            style.key(axes, columns=1 if long else 2)
     return Path(path)
 
 
@@ -136,10 +155,9 @@ def _draw_curve(axis: Any, chart: Chart, curve: Curve, number: int) -> None:
         found = np.asarray(values, dtype=np.float64)
         return np.where(np.isfinite(found) & ((found > 0) | (not chart.log_y)), found, np.nan)
 
-    marker = "o" if len(x) <= 12 else None
-    axis.plot(
-        x, clean(curve.values), line, color=colour, label=curve.name, marker=marker, markersize=3
-    )
+    marker = "o" if len(x) <= (1 if curve.line else 12) else None
+    label = "\n".join(textwrap.wrap(curve.name, WIDE)) or curve.name
+    axis.plot(x, clean(curve.values), line, color=colour, label=label, marker=marker, markersize=3)
     if curve.low is not None and curve.high is not None:
         edges = clean(curve.low), clean(curve.high)
         axis.fill_between(x, *edges, color=colour, alpha=0.18, linewidth=0)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedtaper.core.influence import ClientGroup
+from fedtaper.core.tables import capital
 from fedtaper.results import Run
 from fedtaper.storage import store
 
@@ -25,6 +26,7 @@ METRICS = {  # in the order of tables
     "change": "step of the shared model",
     "answered": "clients that answered",
 }
+ACRONYMS = ("auc", "roc", "auroc", "auprc", "mse", "rmse", "mae", "iou", "f1", "r2")
 HIDDEN = ("seconds",)  # about the machine, not about the model
 
 
@@ -36,9 +38,13 @@ def metric(name: str) -> str:
 def metrics(run: Run) -> dict[str, Any]:
     """The metrics of a run that a reader should see."""
     shown = [name for name, v in run.metrics.items() if name not in HIDDEN and v.shape[-1]]
+    return {name: run.metrics[name] for name in ordered(shown)}
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+    """Metrics in the order of tables: the user's own first, steps last."""
     place = {name: number for number, name in enumerate(METRICS)}
-    shown.sort(key=lambda name: place.get(name, -1))  # the user's own first, steps last
-    return {name: run.metrics[name] for name in shown}
+    return sorted(names, key=lambda name: place.get(name, -1))
 
 
 def clients(run: Run) -> tuple[str, ...]:
@@ -55,12 +61,32 @@ def clients(run: Run) -> tuple[str, ...]:
 
 def who(names: Sequence[str], group: ClientGroup) -> str:
     """The clients of a group in words: "north, south", "clients 2 to 9", "a, b, c and 7 more"."""
+    count = len(group.clients)
     if names[group.clients[0]] == f"client {group.clients[0]}":
-        return group.who
+        return f"clients {group.clients[0]} and {group.clients[1]}" if count == 2 else group.who
     shown = [names[i] for i in group.clients]
+    if count <= 4:
+        return ", ".join(shown)
     return (
-        ", ".join(shown) if len(shown) <= 4 else f"{', '.join(shown[:3])} and {len(shown) - 3} more"
+        f"all {count} clients"
+        if count == len(names)
+        else (f"{', '.join(shown[:3])} and {count - 3} more")
     )
+
+
+def taper(group: ClientGroup) -> str:
+    """A group's step size as a formula that no line break divides."""
+    return group.taper.replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def title(name: str) -> str:
+    """A metric as the title of a chart: "AUC", "Log loss".
+
+    >>> title("auc"), title("roc_auc"), title("log loss")
+    ('AUC', 'ROC AUC', 'Log loss')
+    """
+    words = metric(name).split(" ")
+    return capital(" ".join(w.upper() if w in ACRONYMS else w for w in words))
 
 
 def runs(given: Sequence[Run]) -> list[str]:
@@ -78,8 +104,12 @@ def runs(given: Sequence[Run]) -> list[str]:
 
 
 def number(value: float) -> str:
-    """A number for a table: four digits."""
-    return f"{value:.4g}" if np.isfinite(value) else "not finite"
+    """A number for a table: four digits.
+
+    >>> number(0.123456), number(1.86e149)
+    ('0.1235', '1.86e149')
+    """
+    return f"{value:.4g}".replace("e+", "e") if np.isfinite(value) else "not finite"
 
 
 def middle(values: Any) -> float:

@@ -10,13 +10,17 @@ import numpy as np
 from fedtaper.core.errors import FedtaperError
 from fedtaper.results import Run
 from fedtaper.show import charts, labels, report_claims, report_compare, report_run
+from fedtaper.show.report_findings import said
 from fedtaper.show.report_page import Section, page, paragraphs
-from fedtaper.show.report_words import sentences, summary
+from fedtaper.show.report_settings import problems
+from fedtaper.show.report_view import View
+from fedtaper.show.report_words import about, sentences, summary
 from fedtaper.storage import store
 from fedtaper.storage.durable import as_path
 
 __all__ = ["report", "sentences"]
 MOST_POINTS, FEWEST_POINTS, ALL_POINTS = 400, 80, 9_000  # of a curve; of one metric in all runs
+MOST_AUDITS = 6  # sentences about audits on top
 
 
 def report(
@@ -40,8 +44,10 @@ def report(
     folder = None if figures is None else as_path(figures)
     runs, claims = _load(sources)
     names = labels.runs(runs)
-    sections = [*_about(runs, names), *(s for f in claims for s in report_claims.sections(f))]
-    lead = paragraphs(summary(runs, names)) if runs else ""
+    points = int(np.clip(ALL_POINTS // max(1, len(runs)), FEWEST_POINTS, MOST_POINTS))
+    views = [View(run, name, points) for run, name in zip(runs, names, strict=True)]
+    sections = [*_about(views, points), *(s for f in claims for s in report_claims.sections(f))]
+    lead = paragraphs(_lead(views))
     store.write_text(path, page(_title(names), f'<div class="lead">{lead}</div>', sections))
     if folder is not None:
         shown = [c for s in sections for c in (*s.charts, *(c for p in s.parts for c in p.charts))]
@@ -79,11 +85,27 @@ def _title(names: Sequence[str]) -> str:
     return f"fedtaper: {names[0]}" if len(names) == 1 else f"fedtaper: {len(names)} runs"
 
 
-def _about(runs: Sequence[Run], names: Sequence[str]) -> list[Section]:
-    points = int(np.clip(ALL_POINTS // max(1, len(runs)), FEWEST_POINTS, MOST_POINTS))
-    single = [report_run.section(r, n, points) for r, n in zip(runs, names, strict=True)]
-    if len(runs) < 2:
+def _lead(views: Sequence[View]) -> list[str]:
+    """The summary in words, with what audits found."""
+    if len(views) == 1:
+        return [*about(views[0].run), *said(views[0])]
+    if not views:
+        return []
+    runs, names = [v.run for v in views], [v.name for v in views]
+    audits = [
+        text.replace("Audit:", f"Audit of {view.name}:", 1) for view in views for text in said(view)
+    ]
+    shown = audits[:MOST_AUDITS]
+    if len(audits) > len(shown):
+        shown.append(f"The audits of {len(audits) - len(shown)} more runs are below.")
+    return [*summary(problems(runs, names), names), *shown]
+
+
+def _about(views: Sequence[View], points: int) -> list[Section]:
+    single = [report_run.section(view, alone=len(views) == 1) for view in views]
+    if len(views) < 2:
         return single
+    runs, names = [v.run for v in views], [v.name for v in views]
     return [
         report_compare.comparison(runs, names),
         report_compare.differences(runs, names),

@@ -2,33 +2,60 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
 
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError, FedtaperWarning
 from fedtaper.core.protocols import is_quadratic
 from fedtaper.show.charts import Chart, Curve
 from fedtaper.show.report_page import Part, paragraphs, table
 from fedtaper.show.report_view import View
+from fedtaper.show.report_words import named
 
 MOST_CLIENTS = 21  # seven colours, three kinds of line
+AUDIT = ("client", "verdict", "declared delta", "estimated delta", "declared influence",
+         "estimated influence", "since round")  # fmt: skip
 SHOWN_CLIENTS = 8  # in the evidence of an audit, those who are accused first
 
 
 def audit(view: View) -> Part | None:
     """Which clients contributed as declared, for runs with updates or challenges (first seed)."""
-    run = view.run
-    if run.updates is None and run.challenges is None:
+    if view.audit is None:
         return None
-    from fedtaper.auditing import audit as judge
+    found, warned = view.audit
+    _, *rows = found.rows()
+    rows = [[name, *row[1:]] for name, row in zip(view.clients, rows, strict=True)]
+    head = list(AUDIT)
+    if not any(row[-1] for row in rows):  # nobody is accused since some round
+        head, rows = head[:-1], [row[:-1] for row in rows]
+    notes = paragraphs([*warned, *found.remarks(), found.caveat], "muted")
+    shown, charts = evidence(view) if view.run.challenges is not None else ("", ())
+    return Part("Audit: who contributed as declared", table(head, rows) + shown + notes, charts)
 
-    found = judge(run, seed=run.seeds[0] if run.many else None)
-    head, *rows = found.rows()
-    named = [[name, *row[1:]] for name, row in zip(view.clients, rows, strict=True)]
-    notes = paragraphs([*found.remarks(), found.caveat], "muted")
-    said, charts = evidence(view) if run.challenges is not None else ("", ())
-    return Part("Audit: who contributed as declared", table(head, named) + said + notes, charts)
+
+def said(view: View) -> list[str]:
+    """The audit in one sentence, for the top of the page."""
+    if view.audit is None:
+        return []
+    clients = view.audit[0].clients
+    accused = [
+        f"{view.clients[c.client]} ({c.verdict}"
+        + (f" since round {c.since:,})" if c.since is not None else ")")
+        for c in clients
+        if c.accused
+    ]
+    kept = sum(c.verdict == "as declared" for c in clients)
+    unknown = [view.clients[c.client] for c in clients if c.verdict.startswith("cannot tell")]
+    parts = [f"accused {'are' if len(accused) > 1 else 'is'} {named(accused)}"] if accused else []
+    if kept:
+        parts.append(f"{kept} of {len(clients)} clients contribute as declared")
+    if unknown and len(unknown) == len(clients):
+        parts.append("it cannot tell for any client")
+    elif unknown:
+        parts.append(f"it cannot tell for {named(unknown)}")
+    return [f"Audit: {'; '.join(parts)}."]
 
 
 def evidence(view: View) -> tuple[str, tuple[Chart, ...]]:
@@ -53,7 +80,12 @@ def intervals(view: View) -> Part | None:
     from fedtaper.outcomes.intervals import intervals as error_bars
 
     run = view.run
-    if run.diverged or run.w is None or not is_quadratic(run.experiment.problem):
+    if (
+        run.diverged
+        or run.w is None
+        or len(run.round) < 2
+        or not is_quadratic(run.experiment.problem)
+    ):
         return None
     try:
         found = error_bars(replace(run, w=run.w[:1]) if run.many else run)
@@ -77,17 +109,34 @@ def board(view: View) -> Part | None:
 
     run = view.run
     shown = is_quadratic(run.experiment.problem) or run.updates is not None
-    if run.diverged or not (shown or run.challenges is not None or run.looks is not None):
+    if (
+        run.diverged
+        or len(run.round) < 2
+        or not (shown or run.challenges is not None or run.looks is not None)
+    ):
         return None
     try:
-        found = made(run, quick=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FedtaperWarning)  # the audit's section has them
+            found = made(run, quick=True)
     except FedtaperError:
         return None
     head, *rows = found.rows()
-    named = [[name, *row[1:]] for name, row in zip(view.clients, rows, strict=True)]
+    rows = [[name, *row[1:]] for name, row in zip(view.clients, rows, strict=True)]
+    texts, title = found.sentences(), "Asked, given, certified"
+    if run.looks is None:  # nothing but the run's own influences was asked for
+        title, head[2], texts = "Outcomes", "share of influence", texts[2:]
+        head, rows = [head[0], *head[2:]], [[row[0], *row[2:]] for row in rows]
+        if len(head) == 2:
+            return None
+    if "brought" in head:
+        texts.append(
+            "Brought: by how much the loss of the shared model falls because the client takes "
+            "part (its Shapley value). Below 0 its data differs from the others', which is no "
+            "misconduct."
+        )
     seed = [f"Of seed {run.seeds[0]}."] if run.many else []
-    html = table(head, named) + paragraphs([*seed, *found.sentences()])
-    return Part("Asked, given, certified", html, _steered(view))
+    return Part(title, table(head, rows) + paragraphs([*seed, *texts]), _steered(view))
 
 
 def _steered(view: View) -> tuple[Chart, ...]:

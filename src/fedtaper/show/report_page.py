@@ -17,8 +17,10 @@ from fedtaper.core.version import __version__
 from fedtaper.show.charts import Chart
 
 STATIC = Path(__file__).parent / "static"
-_NUMBER = re.compile(r"[-+]?[\d,]*\.?\d+(e[-+]?\d+)?( \[[^\]]*\])?$", re.IGNORECASE)
+_ONE = r"[-+]?[\d,]*\.?\d+(e[-+]?\d+)?"
+_NUMBER = re.compile(rf"{_ONE}( ?%| \[[^\]]*\]| to {_ONE}| of {_ONE})?$", re.IGNORECASE)
 _FILLER = re.compile(r"(|-|–|diverged|in round [\d,]+|not finite|always|never)$")
+_OPTIMUM, _UNBROKEN = re.compile(r"w\*\(p(_n)?\)"), r'<span class="whole">\g<0></span>'
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +60,10 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
     """The whole page as text."""
     specs: list[dict[str, Any]] = []
     body = "".join(_section(section, specs) for section in sections)
-    contents = "".join(f'<li><a href="#{s.anchor}">{escape(s.title)}</a></li>' for s in sections)
+    entries = [(s.anchor, s.title) for s in sections]
+    if len(sections) == 1:  # of one run: its parts
+        entries = [(_part(sections[0], p), p.title) for p in sections[0].parts]
+    contents = "".join(f'<li><a href="#{at}">{escape(text)}</a></li>' for at, text in entries)
     data = json.dumps(specs, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     library, code, style = _assets()
     allowed = " ".join(f"'sha256-{_digest(text)}'" for text in (library, code))
@@ -81,13 +86,18 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
 
 def _section(section: Section, specs: list[dict[str, Any]]) -> str:
     parts = "".join(
-        f"<h3>{escape(p.title)}</h3>{p.html}{_places(p.charts, specs)}" for p in section.parts
+        f'<h3 id="{_part(section, p)}">{escape(p.title)}</h3>{p.html}{_places(p.charts, specs)}'
+        for p in section.parts
     )
     return (
         f'<section aria-labelledby="{section.anchor}"><h2 id="{section.anchor}">'
         f"{escape(section.title)}</h2>{section.html}{_places(section.charts, specs)}{parts}"
         "</section>"
     )
+
+
+def _part(section: Section, part: Part) -> str:
+    return f"{section.anchor}-{slug(part.title)}"
 
 
 def _places(charts: Iterable[Chart], specs: list[dict[str, Any]]) -> str:
@@ -125,7 +135,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "")
         scope = ' scope="col"' if tag == "th" else ""
         marks = [scope + (' class="n"' if one else "") for one in number]
         made = [f"<{tag}{m}>{escape(cell)}</{tag}>" for m, cell in zip(marks, cells, strict=True)]
-        return f"<tr>{''.join(made)}</tr>"
+        line = "".join(made)
+        return f"<tr>{_OPTIMUM.sub(_UNBROKEN, line) if tag == 'th' else line}</tr>"
 
     top = f"<caption>{escape(caption)}</caption>" if caption else ""
     body = "".join(line("td", row) for row in rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Callable, Sequence
 from html import escape
 
@@ -13,13 +14,12 @@ from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import as_quadratic, is_quadratic
 from fedtaper.core.tables import capital
 from fedtaper.problems.linear import LinearRegression
-from fedtaper.results import Run
 from fedtaper.show import labels
-from fedtaper.show.charts import Chart, Curve, thin
-from fedtaper.show.report_findings import MOST_CLIENTS, audit, board, intervals
+from fedtaper.show.charts import Chart, Curve, spread, thin
+from fedtaper.show.report_findings import audit, board, intervals, said
 from fedtaper.show.report_page import Part, Section, folded, paragraphs, slug, table
 from fedtaper.show.report_view import View
-from fedtaper.show.report_words import sentences
+from fedtaper.show.report_words import about
 from fedtaper.storage import store
 from fedtaper.storage.config import to_toml
 
@@ -39,11 +39,14 @@ TITLES = {
 }
 
 
-def section(run: Run, name: str, points: int) -> Section:
-    """Everything about one run."""
-    view = View(run, name, points)
-    found = [part(view) for part in PARTS] if len(run.round) else [origin(view)]
-    return Section(name, paragraphs(sentences(run)), (), tuple(p for p in found if p is not None))
+def section(view: View, alone: bool = False) -> Section:
+    """Everything about one run; of the only one of a page the words are on top already."""
+    found = [part(view) for part in PARTS] if len(view.run.round) else [origin(view)]
+    text = "" if alone else paragraphs([*about(view.run), *said(view)])
+    if len(view.run.seeds) > 1:
+        note = f"Curves: medians over {len(view.run.seeds)} seeds. Bands: 10 to 90 % of them."
+        text += paragraphs([note], "muted")
+    return Section(view.name, text, (), tuple(p for p in found if p is not None))
 
 
 def last_round(view: View) -> Part | None:
@@ -52,14 +55,19 @@ def last_round(view: View) -> Part | None:
     if not shown:
         return None
     many = len(view.run.seeds) > 1
+    known = np.all([np.isfinite(np.atleast_2d(v)).any(axis=0) for v in shown.values()], axis=0)
+    lost = bool(view.run.diverged) and not known[-1]
+    if lost and not known.any():
+        return None
+    at = int(np.flatnonzero(known)[-1]) if lost else -1
     rows = []
     for name, values in shown.items():
-        end = np.atleast_1d(values[..., -1])
+        end = np.atleast_1d(values[..., at])
         end = end[np.isfinite(end)]
         shares = np.quantile(end, (0.5, 0.1, 0.9)) if end.size else [np.nan] * 3
         rows.append([labels.metric(name), *map(labels.number, shares[: 3 if many else 1])])
     head = ["metric", "median", "10 %", "90 %"] if many else ["metric", "value"]
-    title = f"Round {view.run.round[-1]:,}"
+    title = f"After round {view.run.round[at]:,}" + (", the last with finite numbers" * lost)
     return Part(title, table(head, rows))
 
 
@@ -82,8 +90,8 @@ def metric_charts(view: View, names: Sequence[str]) -> tuple[Chart, ...]:
         if first == "error" and _same(values):
             values = {"error": values["error"]}  # p_n = p: one line is both
         curves = [view.curve(labels.metric(m), v) for m, v in values.items()]
-        title = TITLES.get(members[0], capital(labels.metric(first)))
-        unit = labels.metric(members[0]) if title in TITLES.values() and len(values) == 1 else ""
+        title = TITLES.get(members[0], labels.title(first))
+        unit = labels.metric(members[0]) if members[0] in TITLES and len(values) == 1 else ""
         charts.append(view.chart(first, title, unit, curves))
     return tuple(charts)
 
@@ -121,13 +129,14 @@ def _trajectory(view: View) -> Chart:
         path = run.w[..., j]
         near = max(1.0, float(np.ptp(np.stack([now, limit])))) * 20  # a climb would hide the rest
         path = np.where(np.abs(path - now[j]) > near, np.nan, path)
-        curves.append(view.curve(f"w{j + 1}", path, colour=j))
-        curves.append(Curve(f"w*(p_n){j + 1}", ends, [now[j]] * 2, line="dotted", colour=j))
+        curves.append(view.curve(f"w[{j}]", path, colour=j))
+        curves.append(Curve(f"w*(p_n)[{j}]", ends, [now[j]] * 2, line="dotted", colour=j))
         if abs(limit[j] - now[j]) > 1e-3 * max(1.0, abs(now[j])):
-            curves.append(Curve(f"w*(p){j + 1}", ends, [limit[j]] * 2, line="dashed", colour=j))
-    title = "Shared model (dotted: w*(p_n), dashed: w*(p))"
+            curves.append(Curve(f"w*(p)[{j}]", ends, [limit[j]] * 2, line="dashed", colour=j))
+    apart = any(c.line == "dashed" for c in curves)
+    words = "dotted: w*(p_n), dashed: w*(p)" if apart else "dotted: w*(p_n)"
     stem = f"{slug(view.name)}-model"
-    return Chart(stem, title, "component", tuple(curves), log_x=view.log_x)
+    return Chart(stem, "Shared model", words, tuple(curves), log_x=view.log_x)
 
 
 def influence(view: View) -> Part | None:
@@ -136,26 +145,37 @@ def influence(view: View) -> Part | None:
     groups = e.groups()
     rounds = 1 + thin(int(view.run.round[-1]), 80)
     p = np.concatenate([e.effective_influence(int(k) - 1, int(k)) for k in rounds])
-    curves = [Curve(labels.who(view.clients, g), rounds, p[:, g.clients[0]]) for g in groups]
-    chart = view.chart("influence", "Influence", "effective influence", curves)
+    drawn = spread([g.effective for g in groups])
+    curves = [
+        Curve(labels.who(view.clients, g), rounds, p[:, g.clients[0]])
+        for g in (groups[j] for j in drawn)
+    ]
+    unit = "relative to " + view.clients[e.reference]
+    chart = view.chart("influence", "Influence", unit, curves)
     rows = [
-        [labels.who(view.clients, g), g.taper]
+        [labels.who(view.clients, g), labels.taper(g)]
         + [labels.number(v) for v in (g.step_sum, g.server_weight, g.participation)]
         + [labels.number(g.effective), labels.number(g.limit)]
         for g in groups
     ]
     head = ["client", "step size", "step sum", "server weight", "participation",
             "influence now", "in the limit"]  # fmt: skip
-    return Part("Influence", table(head, rows), (chart, *_sent(view)))
+    few = len(drawn) < len(groups)
+    text = f"Drawn: {len(drawn)} of {len(groups)} groups, spread evenly over the influences."
+    if all(len(g.clients) == 1 for g in groups):
+        text = text.replace("groups", "clients")
+    notes = paragraphs([text], "muted") if few else ""
+    return Part("Influence", table(head, rows) + notes, (chart, *_sent(view)))
 
 
 def _sent(view: View) -> tuple[Chart, ...]:
-    """The size of what each client sent, for up to as many clients as can be told apart."""
+    """The size of what clients sent: all of them, or some."""
     norms = view.run.update_norms
-    if norms.shape[-1] > MOST_CLIENTS or not np.isfinite(norms).any():
+    if not np.isfinite(norms).any():
         return ()
     middle = np.median(norms, axis=0) if norms.ndim == 3 else norms
-    curves = [Curve(n, view.rounds, middle[view.at, i]) for i, n in enumerate(view.clients)]
+    drawn = spread(view.run.experiment.influence().effective)
+    curves = [Curve(view.clients[i], view.rounds, middle[view.at, i]) for i in drawn]
     return (view.chart("updates", "What each client sent", "size of the update", curves),)
 
 
@@ -187,19 +207,31 @@ def tracking(view: View) -> Part | None:
 
 def stability(view: View) -> Part | None:
     """Whether the first steps are small enough for the curvature."""
+    from fedtaper.theory.stability import late_pull
     from fedtaper.theory.stability import stability as look
 
     if not is_quadratic(view.run.experiment.problem):
         return None
-    text = look(view.run.experiment).advice
-    return Part("Stability", paragraphs([f"{capital(text)}."]))
+    e = view.run.experiment
+    texts = [look(e).advice]
+    pull = late_pull(e)
+    if pull > np.pi / 2:
+        texts.append(
+            "the first steps are too large for the delays: summed over the longest delay, step "
+            f"size times curvature is {pull:.3g}, above pi / 2, so the model climbs before it "
+            "settles"
+        )
+    return Part("Stability", paragraphs(f"{capital(text)}." for text in texts))
 
 
 def origin(view: View) -> Part:
     """The exact command, and everything needed to repeat the run."""
     run, e = view.run, view.run.experiment
     notes = run.provenance or store.provenance(run)
-    html = f"<p>Command:</p><pre tabindex='0'>{escape(str(notes['command']))}</pre>"
+    command = str(notes["command"])
+    if command.split(" ", maxsplit=1)[0].endswith(".py"):  # how a script was called
+        command = f"python {command}"
+    html = f"<p>Command:</p><pre tabindex='0'>{escape(command)}</pre>"
     try:
         own = isinstance(e.problem, LinearRegression) and e.problem.arrays is not None
         data = store.DATA if own else None
@@ -212,12 +244,19 @@ def origin(view: View) -> Part:
         again = f"fedtaper run config.toml{seeds}" + (
             " --updates" if run.updates is not None else ""
         )
-        html += folded("Settings", f"<p>As <code>config.toml</code>, for <code>{again}</code>:</p>"
-                       f"<pre tabindex='0'>{escape(text)}</pre>")  # fmt: skip
+        use = f"As <code>config.toml</code>, for <code>{again}</code>:"
+        if tomllib.loads(text)["problem"].get("kind") == "recorded":
+            use = (
+                "The model and the data are not in these settings. To train again, give the "
+                "problem: <code>e = ft.load(folder, problem=problem).experiment</code>."
+            )
+        html += folded("Settings", f"<p>{use}</p><pre tabindex='0'>{escape(text)}</pre>")
     except FedtaperError as problem:
         html += paragraphs([f"The settings cannot be written as a file: {problem}."], "muted")
     rows = [
-        [k, v if isinstance(v, str) else json.dumps(v)] for k, v in notes.items() if k != "command"
+        [k.replace("_", " "), v if isinstance(v, str) else json.dumps(v)]
+        for k, v in notes.items()
+        if k not in ("command", "many") and v not in ("", [], {}, None)
     ]
     rows = [[k, v if len(v) <= 200 else f"{v[:197]}..."] for k, v in rows]
     return Part(

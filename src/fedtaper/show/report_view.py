@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtaper.core.errors import FedtaperWarning
+from fedtaper.core.tables import capital
 from fedtaper.results import Run
 from fedtaper.show import labels
 from fedtaper.show.charts import Chart, Curve, thin
 from fedtaper.show.report_compare import many_rounds, wide
 from fedtaper.show.report_page import slug
+
+if TYPE_CHECKING:
+    from fedtaper.auditing import Audit
 
 Array = NDArray[np.float64]
 QUANTILES = (0.1, 0.5, 0.9)
@@ -27,6 +34,20 @@ class View:
         self.at = thin(len(run.round), points)
         self.rounds = run.round[self.at]
         self.log_x = many_rounds([run])
+
+    @cached_property
+    def audit(self) -> tuple[Audit, list[str]] | None:
+        """The audit (of the first seed) of a run with updates or challenges, and its warnings."""
+        run = self.run
+        if run.updates is None and run.challenges is None:
+            return None
+        from fedtaper.auditing import audit
+
+        with warnings.catch_warnings(record=True) as noted:
+            warnings.simplefilter("always")
+            found = audit(run, seed=run.seeds[0] if run.many else None)
+        said = [str(w.message) for w in noted if issubclass(w.category, FedtaperWarning)]
+        return found, [f"{capital(text)}." for text in dict.fromkeys(said)]
 
     def curve(self, name: str, values: Array, **how: Any) -> Curve:
         """A curve of recorded rounds: the median, with a band if there are several seeds."""

@@ -112,11 +112,12 @@ def log_ticks(low: float, high: float) -> list[float]:
     """
     decades = math.log10(high) - math.log10(low)
     if decades < 0.8:
-        rough = (high - low) / 4
+        rough = (high - low) / 5
         base = 10.0 ** math.floor(math.log10(rough))
         step = next(f * base for f in (1, 2, 5, 10) if f * base >= rough * (1 - 1e-9))
         return [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
-    factors, every = ((1, 2, 5) if decades < 2.5 else (1,)), math.ceil(decades / 8)
+    factors = (1, 2, 5) if decades < 2.5 else (1,)
+    every = next(step for step in (1, 2, 3, 5, 10, 20, 50, 100) if step >= decades / 8)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     found = [float(f"{f}e{k}") for k in powers if k % every == 0 for f in factors]
     return [value for value in found if low * 0.9999 <= value <= high * 1.0001]

@@ -35,7 +35,7 @@ export function logTicks(min, max) {
   if (decades < 0.8) return evenTicks(min, max);
   const out = [];
   const factors = decades < 2.5 ? [1, 2, 5] : [1];
-  const every = Math.ceil(decades / 8);
+  const every = [1, 2, 3, 5, 10, 20, 50, 100].find((step) => step >= decades / 8);
   for (let e = Math.floor(Math.log10(min)); e <= Math.ceil(Math.log10(max)); e += 1) {
     if (e % every !== 0) continue;
     for (const factor of factors) {
@@ -47,7 +47,7 @@ export function logTicks(min, max) {
 }
 
 function evenTicks(min, max) {
-  const rough = (max - min) / 4;
+  const rough = (max - min) / 5;
   const base = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((f) => f * base).find((s) => s >= rough);
   const out = [];
@@ -98,7 +98,7 @@ function padded(min, max, log) {
   if (log) {
     if (min === max) return [min / 2, max * 2];
     const room = 10 ** ((Math.log10(max) - Math.log10(min)) * 0.04);
-    return [min / room, max * room];
+    return [min / room, Math.min(max * room, 1e308)];
   }
   if (min === max) return max > 0 ? [0, 1.25 * max] : [min - 1, max + 1];
   const room = (max - min) * 0.06;
@@ -192,7 +192,7 @@ class Chart {
     };
     if (log) {
       made.splits = (u, i, min, max) => logTicks(min, max);
-      made.filter = (u, splits) => splits;
+      made.filter = (u, splits) => splits; made.incrs = (u, i, min, max) => [Math.max(5, max - min)]; // beyond 1e16
     }
     const whole = this.spec.series.every((one) => (one.x ?? this.spec.x).every(Number.isInteger));
     if (which === "x" && !log && whole) {
@@ -210,7 +210,7 @@ class Chart {
     this.spec.series.forEach((one, number) => {
       const { colour, dash } = look(one, number);
       const show = !this.hidden.has(one.name);
-      const few = (one.x ?? this.spec.x ?? []).length <= 12 && !one.style;
+      const few = (one.x ?? this.spec.x ?? []).length <= (one.style ? 1 : 12);
       this.rows.push({ first: out.length, count: one.low ? 3 : 1 });
       out.push({ label: one.name, stroke: colour, width: one.width ?? 1.75, dash, show, pxAlign: 0,
         points: { show: few, size: 6, fill: colour } });

@@ -1,0 +1,62 @@
+"""The settings of runs as short texts, and which runs are of one problem."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from typing import Any
+
+from fedtaper.core.errors import FedtaperError
+from fedtaper.results import Run
+from fedtaper.show import labels
+from fedtaper.storage.config import to_toml
+
+LONGEST = 48  # characters of a setting
+_OWN = "own model and data"
+
+
+def settings(run: Run) -> dict[str, str]:
+    """A run's settings, flat, as short texts."""
+    e = run.experiment
+    try:
+        tree = tomllib.loads(to_toml(e))
+    except FedtaperError:  # rules or data of the user's own: what can be said without a file
+        tree = {"experiment": {"rounds": e.rounds, "batch_size": e.batch_size, "seed": e.seed}}
+    tree.pop("schedules", None)
+    out: dict[str, str] = {}
+    for name, part in tree.items():
+        _flatten("" if name == "experiment" else name, part, out)
+    if out.get("problem.kind") == "recorded":
+        out["problem.kind"] = _OWN
+    names = labels.clients(run)
+    groups = e.groups()
+    out["step sizes"] = (
+        labels.taper(groups[0])
+        if len(groups) == 1
+        else "; ".join(f"{labels.who(names, g)}: {labels.taper(g)}" for g in groups[:4])
+        + (f"; {len(groups) - 4} more" if len(groups) > 4 else "")
+    )
+    out["seeds"] = str(len(run.seeds))
+    out["engine"] = run.engine
+    return out
+
+
+def _flatten(prefix: str, part: Any, out: dict[str, str]) -> None:
+    if isinstance(part, dict):
+        for name, value in part.items():
+            _flatten(f"{prefix}.{name}" if prefix else name, value, out)
+    else:
+        text = ", ".join(map(str, part)) if isinstance(part, list) else str(part)
+        out[prefix] = text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def problems(
+    runs: Sequence[Run], names: Sequence[str]
+) -> list[tuple[tuple[Run, ...], tuple[str, ...]]]:
+    """The runs of each problem with their names, in the order of their first runs."""
+    groups: dict[Any, list[tuple[Run, str]]] = {}
+    for run, name in zip(runs, names, strict=True):
+        found = {k: v for k, v in settings(run).items() if k.split(".")[0] == "problem"}
+        key = (run.experiment.num_clients, run.experiment.problem.dim, *sorted(found.items()))
+        groups.setdefault(key, []).append((run, name))
+    return [(tuple(r for r, _ in one), tuple(n for _, n in one)) for one in groups.values()]
