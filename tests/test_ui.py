@@ -306,6 +306,28 @@ def test_claims_and_figures(page):
         assert answer.status_code == 400
 
 
+def test_a_run_in_words(tmp_path):
+    problem = ft.LinearRegression(num_clients=4, dim=2, samples=40, feature_spread=1.0)
+    names = ("north", "south", "east", "west")
+    slow, fast = ft.Power(0.01, 0.8), ft.Power(1.0, 0.9)
+    e = ft.Experiment(
+        problem, [slow, *[fast] * 3], rounds=20, local_steps=2, batch_size=5, names=names
+    )
+    ft.run(e, out=tmp_path / "a", progress=False)
+    found = opened(tmp_path).get("/api/run", params={"id": "a"}).json()
+    drawn = found["influence"]
+    assert drawn["reference"] == names[e.reference] == "north" and drawn["drawn"] == [0, 1]
+    assert [g["who"] for g in drawn["groups"]] == ["north", "south, east, west"]
+    assert drawn["groups"][1]["now"] > 1  # so it is not the client with the most influence
+    assert (
+        found["titles"]["error"] == "Distance to w*(p_n)" and list(found["metrics"])[-1] == "change"
+    )
+    lost = [{"seed": 0, "round": 7, "client": 2, "reason": "why", "name": "east"}]
+    assert rows._divergence(lost, 1) == "Diverged in round 7 at east: why"
+    assert rows._divergence(lost, 3) == "1 of 3 seeds diverged in round 7 at east: why"
+    assert rows._main({"train_loss": 0.3, "auc": 0.9})["metric"] == "auc"
+
+
 def test_damaged_claims(tmp_path):
     for k, text in enumerate(["{", "[]", '{"claims": [3]}']):
         (tmp_path / f"c{k}").mkdir()
@@ -321,7 +343,9 @@ def test_audit_is_the_librarys(tmp_path):
     run = ft.run(e, updates=True, out=tmp_path / "a", progress=False)
     found = opened(tmp_path).get("/api/audit", params={"id": "a"}).json()
     wanted = ft.audit(run)
-    assert found["rows"] == wanted.rows()[1:] and found["accused"] == [3]
+    assert found["rows"] == [[f"client {row[0]}", *row[1:]] for row in wanted.rows()[1:]]
+    assert found["accused"] == [3] and len(set(found["head"])) == len(found["head"])
+    assert found["unknown"] == sum(c.verdict.startswith("cannot") for c in wanted.clients)
     for one, client in zip(found["evidence"][:3], wanted.clients[:3], strict=True):
         assert one["who"] == f"client {client.client}" and one["verdict"] == client.verdict
         last = [one[name][-1] for name in ("delta", "low", "high")]

@@ -243,7 +243,7 @@ def test_claims_and_audit(open_page):
     assert page.get_by_text("5 of 9 claims reproduced.").is_visible()
     page.get_by_role("link", name="Audit", exact=True).click()
     page.get_by_label("Run").select_option("audited")
-    page.locator("strong", has_text="1 of 4 clients do not do what they declared.").wait_for()
+    page.locator("strong", has_text="1 of 4 clients does not do what it declared.").wait_for()
     assert [row[1] for row in table(page, "Verdicts")][3] == "idle"
     assert page.locator("[data-client]").count() == 3  # of the idle one there is no estimate
 
@@ -256,7 +256,7 @@ def test_a_slow_audit_does_not_replace_a_later_one(open_page):
     page.get_by_label("Run").select_option("one-counts")
     page.wait_for_timeout(100)
     page.get_by_label("Run").select_option("audited")
-    words = page.locator("strong", has_text="1 of 4 clients do not do what they declared.")
+    words = page.locator("strong", has_text="1 of 4 clients does not do what it declared.")
     words.wait_for()
     with page.expect_response("**/api/audit?id=one-counts"):
         held[0].continue_()

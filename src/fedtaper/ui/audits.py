@@ -8,6 +8,8 @@ from typing import Any
 from fedtaper.auditing import audit
 from fedtaper.auditing.history import History, histories
 from fedtaper.core.errors import FedtaperError
+from fedtaper.show import labels
+from fedtaper.show.report_findings import AUDIT
 from fedtaper.ui.detail import full_run
 from fedtaper.ui.plain import number, numbers
 
@@ -19,11 +21,15 @@ def audited(folder: Path) -> dict[str, Any]:
         raise FedtaperError("the run recorded no round, so there is nothing to audit")
     seed = run.seeds[0] if run.many else None
     final = audit(run, seed=seed)
-    head, *rows = final.rows()
+    _, *rows = final.rows()
+    unknown = sum(c.verdict.startswith("cannot tell") for c in final.clients)
+    names = labels.clients(run)
+    rows = [[name, *row[1:]] for name, row in zip(names, rows, strict=True)]
     return {
         "title": final.title + (f"; seed {seed} of {len(run.seeds)}" if run.many else ""),
         "caveat": final.caveat,
-        "head": head,
+        "head": AUDIT,
+        "unknown": unknown,
         "rows": rows,
         "accused": [c.client for c in final.accused],
         "remarks": final.remarks(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import numpy as np
 from fedtaper.core.errors import FedtaperError
 from fedtaper.experiment import Experiment
 from fedtaper.results import Run
+from fedtaper.show import labels
+from fedtaper.show.charts import spread
 from fedtaper.storage.config import read_toml
 from fedtaper.storage.store import ARRAYS, CHECKPOINT, CONFIG, PROVENANCE, load
 from fedtaper.ui.plain import curve, number, numbers, picked
-from fedtaper.ui.rows import HIDDEN, metric_names
+from fedtaper.ui.rows import metric_names
 
 EVENTS = "events.jsonl"  # of a federation: what went wrong, a line each
 LAST_EVENTS = 50
@@ -29,6 +32,7 @@ def detail(folder: Path) -> dict[str, Any]:
         out |= _finished(folder) if (folder / ARRAYS).is_file() else _going(folder)
     except Exception as trouble:  # a damaged folder may lead to any error
         out["trouble"] = " ".join(str(trouble).split())[:300] or type(trouble).__name__
+    out["titles"] = {name: labels.title(name) for name in out["metrics"]}
     out["settings"] = _text(folder / CONFIG)
     out["provenance"] = _provenance(folder / PROVENANCE)
     out["events"] = _events(folder / EVENTS)
@@ -49,11 +53,11 @@ def full_run(folder: Path) -> Run:
 def _finished(folder: Path) -> dict[str, Any]:
     run = full_run(folder)
     places = picked(len(run.round))
-    found = {k: v for k, v in run.metrics.items() if k not in HIDDEN}
+    found = labels.metrics(run)
     return {
         "round": run.round[places].tolist(),
         "metrics": {name: curve(values, places) for name, values in found.items()},
-        "influence": influence(run.experiment),
+        "influence": influence(run.experiment, labels.clients(run)),
         "seeds": len(run.seeds),
     }
 
@@ -66,27 +70,35 @@ def _going(folder: Path) -> dict[str, Any]:
         done = saved["norms"].shape[1]
         rounds = saved["round"][:done]
         places = picked(done)
-        found = {n: curve(saved[f"metric_{n}"], places) for n in metric_names(saved.files)}
+        names = labels.ordered(metric_names(saved.files))
+        found = {n: curve(saved[f"metric_{n}"], places) for n in names}
         seeds = len(saved["seeds"])
     out: dict[str, Any] = {"round": rounds[places].tolist(), "metrics": found, "seeds": seeds}
     try:
-        out["influence"] = influence(read_toml(folder / CONFIG))
+        e = read_toml(folder / CONFIG)
+        sites: Sequence[str] = e.names or tuple(f"client {i}" for i in range(e.num_clients))
+        out["influence"] = influence(e, sites)
     except FedtaperError:
         out["influence"] = None  # not written yet, or code of the user's own
     return out
 
 
-def influence(e: Experiment) -> dict[str, Any]:
-    """Effective influence over the rounds, one curve per group of equal clients."""
+def influence(e: Experiment, names: Sequence[str]) -> dict[str, Any]:
+    """Effective influence over the rounds, one curve per group of equal clients.
+
+    ``drawn`` says which groups a chart shows, where there are more than can be told apart.
+    """
     rounds = np.unique(np.geomspace(1, e.rounds, min(INFLUENCES, e.rounds)).round().astype(int))
     values = np.concatenate([e.effective_influence(k - 1, k) for k in rounds])
     groups = e.groups()
     return {
         "round": rounds.tolist(),
+        "reference": names[e.reference],
+        "drawn": spread([g.effective for g in groups]),
         "groups": [
             {
-                "who": g.who,
-                "taper": g.taper,
+                "who": labels.who(names, g),
+                "taper": labels.taper(g),
                 "values": numbers(values[:, g.clients[0]]),
                 "now": number(g.effective),
                 "limit": number(g.limit),

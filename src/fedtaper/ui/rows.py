@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtaper.show import labels
 from fedtaper.storage.store import ARRAYS, CHECKPOINT, CONFIG, PROVENANCE
 from fedtaper.ui.plain import number
 
@@ -72,7 +73,7 @@ def _finished(name: str, folder: Path, when: float) -> Row:
         round=int(rounds[-1]) if len(rounds) else 0,
         seeds=len(notes["seeds"]),
         ends=ends,
-        trouble=_divergence(notes["diverged"]),
+        trouble=_divergence(notes["diverged"], len(notes["seeds"])),
         **_settings(folder),
         **_main(ends),
     )
@@ -115,7 +116,8 @@ def _ends(metrics: dict[str, Any]) -> dict[str, float | None]:
 
 
 def _main(ends: dict[str, float | None]) -> dict[str, Any]:
-    name = next((n for n in (*SHOWN, *ends) if n in ends), "")
+    own = [n for n in ends if n not in labels.METRICS]  # the user's own say most
+    name = next((n for n in (*own, *SHOWN, *ends) if n in ends), "")
     return {"metric": name, "value": ends.get(name)}
 
 
@@ -134,8 +136,13 @@ def _settings(folder: Path) -> dict[str, Any]:
     }
 
 
-def _divergence(found: list[dict[str, Any]]) -> str:
+def _divergence(found: list[dict[str, Any]], seeds: int) -> str:
     if not found:
         return ""
     first = min(found, key=lambda d: d["round"])
-    return f"{len(found)} diverged, the first in round {first['round']}: {first['reason']}"
+    who = first.get("name") or f"client {first['client']}" if "client" in first else "a client"
+    where = f"in round {first['round']} at {who}: {first['reason']}"
+    if seeds == 1:
+        return f"Diverged {where}"
+    count = len(found)
+    return f"{count} of {seeds} seeds diverged{', the first' * (count > 1)} {where}"

@@ -32,8 +32,13 @@ async function look(id, place) {
   }
   if (mine !== asked) return;
   const accused = found.accused.length;
-  const words = accused ? `${accused} of ${found.rows.length} clients do not do what they declared.`
-    : "Nobody is accused.";
+  const { unknown } = found;
+  const all = found.rows.length;
+  const whose = accused === 1 ? "does not do what it declared" : "do not do what they declared";
+  const first = accused ? `${accused} of ${all} clients ${whose}.`
+    : unknown === all ? "" : "Nobody is accused.";
+  const rest = unknown ? `For ${unknown} of ${all} clients this run cannot tell.` : "";
+  const words = [first, rest].filter(Boolean).join(" ");
   say(words);
   const rows = found.rows.map((row) => row.map((cell, j) => (j === 1 ? verdict(cell) : cell)));
   const graphs = el("div", { class: "charts" });

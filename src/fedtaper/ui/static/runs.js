@@ -170,7 +170,12 @@ class RunsPage {
       if (found) series.push({ name: id, x: one.round, colour: number, ...found });
     });
     const log = LOGARITHMIC.test(name);
-    return { title: name.replaceAll("_", " "), xlabel: "round", logX: log, logY: log, x: [], series };
+    return { title: this.titles()[name], xlabel: "round", logX: log, logY: log, x: [], series: cut(series, this.known.rows) };
+  }
+
+  /** The metrics of the chosen runs in words. */
+  titles() {
+    return Object.assign({}, ...[...this.details.values()].map((one) => one.titles ?? {}));
   }
 
   head(id) {
@@ -211,7 +216,7 @@ class RunsPage {
       return [id, ...columns.map((name) => format(ends[name] ?? null))];
     });
     this.after.replaceChildren(el("h3", {}, "Last values"),
-      table("Last values of the chosen runs", ["run", ...columns], rows, columns.map((_, j) => j + 1)));
+      table("Last values of the chosen runs", ["run", ...columns.map((name) => this.titles()[name])], rows, columns.map((_, j) => j + 1)));
   }
 
   single(one) {
@@ -239,6 +244,19 @@ class RunsPage {
 
 const fold = (title, content) => el("details", {}, el("summary", {}, title), content);
 
+/** Runs that diverged leave the chart at 1,000 times what the others reach, if there are others. */
+function cut(series, rows) {
+  const lost = (one) => rows.get(one.name)?.state === "diverged";
+  const others = series.filter((one) => !lost(one)).flatMap((one) => one.values.filter(Number.isFinite));
+  if (!others.length) return series;
+  const top = 1e3 * others.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+  return series.map((one) => {
+    if (!lost(one)) return one;
+    const keep = (values) => values?.map((value) => (Math.abs(value) > top ? null : value));
+    return { ...one, values: keep(one.values), ...(one.low ? { low: keep(one.low), high: keep(one.high) } : {}) };
+  });
+}
+
 function state(row, failed) {
   const text = failed && !row.live ? "failed" : row.state;
   return el("span", { class: `state ${text}` }, text);
@@ -257,7 +275,9 @@ function last(row) {
 }
 
 function influence(found, id) {
-  const title = id ? `influence, ${id}` : "influence";
-  const series = found.groups.map((g) => ({ name: g.who, values: g.values }));
-  return { title, xlabel: "round", ylabel: "relative to the client with the most influence", logX: true, x: found.round, series };
+  const title = id ? `Influence, ${id}` : "Influence";
+  const some = found.drawn.map((place) => found.groups[place]);
+  const few = some.length < found.groups.length ? `; ${some.length} of ${found.groups.length} drawn` : "";
+  const series = some.map((g) => ({ name: g.who, values: g.values }));
+  return { title, xlabel: "round", ylabel: `relative to ${found.reference}${few}`, logX: true, x: found.round, series };
 }

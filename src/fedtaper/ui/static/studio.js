@@ -151,7 +151,7 @@ function clients(rows) {
 function influence(found) {
   const series = found.groups.map((g) => ({ name: g.who, values: g.values }));
   return { title: "influence p_n", xlabel: `n (the run ends at ${found.horizon.toLocaleString("en")})`,
-    ylabel: "relative to the client with the most influence", logX: true, x: found.n, series };
+    ylabel: "relative to the client with the most influence in the limit", logX: true, x: found.n, series };
 }
 
 function distance(found) {
