@@ -175,6 +175,19 @@ def test_a_federation_s_sites_have_their_names(folder):
     shown = call("forecast", "f.toml", "--n", "1e6").stdout
     assert "north, south, west" in shown and "client 0" not in shown
     assert "west" in call("price", "f.toml").stdout
+    for sites in ("3", "[1, 2, 3]", '["a", "a", "b"]', '["a"]'):
+        (folder / "f.toml").write_text(f"{FILE}\n[federation]\nsites = {sites}\n")
+        assert "clients 0 to 2" in call("forecast", "f.toml", "--n", "1e6").stdout
+
+
+def test_what_only_flower_can_run(folder):
+    (folder / "f.toml").write_text(FILE + '\n[federation]\nsites = ["a"]\ntask = "mine:task"\n')
+    for words in (("run", "f.toml"), ("check", "f.toml")):
+        done = call(*words)
+        assert done.exit_code == 2 and "--engine flower" in done.stderr
+        assert done.stderr.count("\n") == 1
+    done = call("run", "e.toml", "--engine", "flower", "--seeds", 2)
+    assert done.exit_code == 2 and "leave out --seeds" in done.stderr
 
 
 def test_a_simulated_federation_prints_its_rounds_apart_from_its_results(folder):

@@ -6,8 +6,9 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from fedtaper.core.errors import quietly
+from fedtaper.core.errors import FedtaperError, quietly
 from fedtaper.experiment import Experiment
 from fedtaper.results import Run
 from fedtaper.show.labels import clients
@@ -25,13 +26,28 @@ def load_run(folder: Path) -> Run:
 
 def read_file(file: Path) -> Experiment:
     """The experiment of a TOML file."""
-    e = read_toml(file)
-    table = tomllib.loads(file.read_text(encoding="utf-8")).get("federation", {})
-    return _named(e, table.get("sites", ()) if isinstance(table, dict) else ())
+    table = federation_of(file)
+    if "task" in table:
+        raise FedtaperError(
+            f"{file}: only the sites have the data of the task {table['task']}, so look at a run: "
+            f"fedtaper run {file} --engine flower"
+        )
+    sites = table.get("sites")
+    return _named(read_toml(file), sites if isinstance(sites, list) else ())
 
 
-def _named(e: Experiment, names: Sequence[str]) -> Experiment:
-    if e.names is not None or len(names) != e.num_clients:
+def federation_of(file: Path) -> dict[str, Any]:
+    """The table [federation] of a TOML file, if it can be read and has one."""
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8")).get("federation", {})
+    except (OSError, ValueError):
+        return {}  # whoever reads the experiment says what is wrong
+    return table if isinstance(table, dict) else {}
+
+
+def _named(e: Experiment, names: Sequence[Any]) -> Experiment:
+    good = all(isinstance(name, str) and name for name in names)
+    if e.names is not None or not good or not len(set(names)) == len(names) == e.num_clients:
         return e
     with quietly():
-        return replace(e, names=tuple(map(str, names)))
+        return replace(e, names=tuple(names))

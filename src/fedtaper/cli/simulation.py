@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,9 @@ import numpy as np
 import typer
 
 from fedtaper.cli import paths
-from fedtaper.cli.terminal import aside, errors, give, output, say, show, table
+from fedtaper.cli.names import federation_of
+from fedtaper.cli.terminal import aside, errors, give, output, say, show, status, table
+from fedtaper.core.errors import FedtaperError, StabilityWarning
 from fedtaper.core.schedules import Constant, Power
 from fedtaper.experiment import Experiment
 from fedtaper.results import Run
@@ -78,7 +81,12 @@ def run(
     means = read_how(file) | {key: value for key, value in asked.items() if value is not None}
     how: dict[str, Any] = {"resume": resume, "thin": thin, "updates": updates}
     how |= {"log": None if log == Log() else log, "progress": output.progress}
-    if means == {"engine": "flower"} and seeds is None:
+    by_flower = means.get("engine") == "flower"
+    if by_flower and seeds is not None:
+        raise FedtaperError("the flower engine runs one seed at a time: leave out --seeds")
+    if not by_flower and "task" in federation_of(file):
+        raise FedtaperError(f"{file}: only sites can run its task: add --engine flower")
+    if means == {"engine": "flower"}:
         from fedtaper.deploy.simulated import run_file
 
         how["progress"] = output.progress is None and errors.is_terminal  # else one line a round
@@ -141,25 +149,24 @@ def demo(
 
     Example: fedtaper demo --seeds 5 --out demo
     """
-    import warnings
-
-    from fedtaper.core.errors import StabilityWarning
-
     began = time.perf_counter()
     store.prepare(out, resume=True)
-    rows, made = [], []
+    rows: list[list[str]] = []
+    made: list[Run] = []
     say(
         f"Ten clients, linear regression with the paper's settings, 5,000 rounds, {seeds} seeds "
         "each."
     )
-    for name, experiment in demo_experiments().items():
-        folder = out / name
-        store.clear(folder)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", StabilityWarning)
-            found = simulate(experiment, seeds=range(seeds), out=folder, progress=output.progress)
-        made.append(found)
-        rows.append(_demo_row(name, found))
+    experiments = demo_experiments()
+    with status() as shown, warnings.catch_warnings():
+        warnings.simplefilter("ignore", StabilityWarning)
+        for name, experiment in experiments.items():
+            shown.update(f"run {len(made) + 1}/{len(experiments)}, {name}")
+            folder = out / name
+            store.clear(folder)
+            found = simulate(experiment, seeds=range(seeds), out=folder, progress=False)
+            made.append(found)
+            rows.append(_demo_row(name, found))
     table(
         "",
         ["run", "p_n", "p", "to w*(p_n)", "to w*(p)", "late/early"],
