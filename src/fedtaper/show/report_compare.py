@@ -118,19 +118,21 @@ def overlays(runs: Sequence[Run], names: Sequence[str], points: int) -> Section:
 
 def _top(runs: Sequence[Run], metric: str) -> float:
     """Where a diverging run's curve leaves the chart, so that the others can be seen."""
-    ends = [np.abs(survivors(r).metrics[metric]) for r in runs if survivors(r).seeds]
+    kept = [r for r in runs if not r.diverged] or [r for r in map(survivors, runs) if r.seeds]
+    ends = [np.abs(r.metrics[metric]) for r in kept]
     found = [float(np.nanmax(v)) for v in ends if np.isfinite(v).any()]
     return 1e3 * max(found) if found else np.inf
 
 
 def _overlay(name: str, run: Run, metric: str, points: int, top: float, place: int) -> Curve:
     """A run's curve; its place among the runs decides its look, the same in every chart."""
+    lost = bool(run.diverged)
     run = survivors(run) if survivors(run).seeds else run
     at = thin(len(run.round), points)
     values = np.atleast_2d(run.metrics[metric])[:, at]
     finite = np.where(np.isfinite(values), values, np.inf)
     middle = np.median(finite, axis=0)
-    cut = run.diverged and not np.all(middle < top)
+    cut = lost and not np.all(middle < top)
     shown = np.where(np.arange(len(middle)) < np.argmax(middle > top), middle, np.nan)
     return Curve(name, run.round[at], shown if cut else middle, colour=place)
 

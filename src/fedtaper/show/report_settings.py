@@ -46,8 +46,23 @@ def _flatten(prefix: str, part: Any, out: dict[str, str]) -> None:
         for name, value in part.items():
             _flatten(f"{prefix}.{name}" if prefix else name, value, out)
     else:
-        text = ", ".join(map(str, part)) if isinstance(part, list) else str(part)
+        each = [_short(one) for one in part] if isinstance(part, list) else [str(part)]
+        kinds = any(isinstance(one, dict) for one in part) if isinstance(part, list) else False
+        text = "; ".join(dict.fromkeys(each)) if kinds else ", ".join(each)
         out[prefix] = text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def _short(part: Any) -> str:
+    """A rule among several, such as the delay of one client, in words.
+
+    >>> _short({"kind": "random_delay", "mean": 10})
+    'random delay (mean 10)'
+    """
+    if not isinstance(part, dict):
+        return str(part)
+    kind = str(part.get("kind", "")).replace("_", " ")
+    more = ", ".join(f"{k} {v}" for k, v in part.items() if k != "kind")
+    return f"{kind} ({more})" if more else kind
 
 
 def problems(

@@ -43,7 +43,7 @@ async function look(id, place) {
   const rows = found.rows.map((row) => row.map((cell, j) => (j === 1 ? verdict(cell) : cell)));
   const graphs = el("div", { class: "charts" });
   place.replaceChildren(el("p", {}, el("strong", {}, words)), el("h2", {}, "Verdicts"), el("p", {}, found.title),
-    table("Verdicts", found.head, rows, [2, 3, 4, 5, 6], [6]), ...found.remarks.map((text) => el("p", {}, text)),
+    table("Verdicts", found.head, rows, [2, 3, 4, 5, 6], [2, 4, 6]), ...found.remarks.map((text) => el("p", {}, text)),
     el("h2", {}, "Evidence over the rounds"),
     el("p", { class: "muted" }, "Dashed: the taper that a client declared. Line and band: the estimate and its interval, after each look."),
     graphs, el("p", { class: "muted" }, found.caveat));
