@@ -15,10 +15,14 @@ from small_file import TWO_SITES as FILE
 import fedtaper as ft
 from fedtaper.deploy.federation_file import read_federation
 from fedtaper.deploy.files import write_deployment
+from fedtaper.deploy.finished import finished
+from fedtaper.deploy.local import LocalFederation
 from fedtaper.deploy.places import Ports
 from fedtaper.deploy.scaffold import new_app
 from fedtaper.deploy.server import serve
+from fedtaper.deploy.simulated import run_file
 from fedtaper.deploy.sites import realised_influence
+from fedtaper.deploy.source import FileSource
 from fedtaper.engines.flower.client import site_name
 from fedtaper.engines.flower.federation import numbered
 from fedtaper.engines.flower.privacy import on_models
@@ -264,6 +268,41 @@ def test_a_stopped_server_does_not_go_on_with_another_experiment(tiny, tmp_path)
     with pytest.raises(ft.FedtaperError, match="schedule"):
         over_loop(experiment(tiny), out=out, node_config=own, own_schedules=True)
     assert np.array_equal(over_loop(experiment(tiny), out=out).w, over_loop(experiment(tiny)).w)
+
+
+def test_a_finished_run_is_not_given_for_another_experiment(tiny, tmp_path):
+    made = over_loop(experiment(tiny), out=tmp_path / "run")
+
+    def again(**changes):
+        return finished(Source(experiment(tiny, **changes), federation()), tmp_path / "run")
+
+    assert np.array_equal(again().w, made.w)
+    with pytest.raises(ft.FedtaperError, match=r"(?s)another experiment.*server"):
+        again(server=ft.Average("samples"))
+    with pytest.raises(ft.FedtaperError, match=r"finished run of 6 rounds.*another folder"):
+        again(rounds=9)
+    own = {"south": {"c": 0.07, "delta": 0.8, "offset": 2.0}}
+    how = {"node_config": own, "own_schedules": True}
+    made = over_loop(experiment(tiny), out=tmp_path / "own", **how)
+    source = Source(experiment(tiny), federation(own_schedules=True))
+    assert finished(source, tmp_path / "own").experiment.schedules == made.experiment.schedules
+
+
+def test_a_finished_simulation_and_rehearsal_of_a_changed_file_are_refused(tmp_path):
+    """Before anything starts or is written."""
+    text = FILE + '[federation]\nsites = ["north", "south"]\n'
+    file = tmp_path / "case.toml"
+    file.write_text(text)
+    grid = LoopGrid(FileSource(str(file), str(tmp_path)))
+    for out in ("run", "local/server/run"):
+        serve(LoopGrid(grid.source), grid.source, tmp_path / out, progress=False)
+    assert len(run_file(file, out=tmp_path / "run", resume=True).round) == 2
+    file.write_text(text.replace("c = 0.01", "c = 0.02"))
+    with pytest.raises(ft.FedtaperError, match=r"(?s)another experiment.*0\.02"):
+        run_file(file, out=tmp_path / "run", resume=True)
+    with pytest.raises(ft.FedtaperError, match=r"(?s)another experiment.*0\.02"):
+        LocalFederation(file, tmp_path / "local", resume=True)
+    assert [p.name for p in (tmp_path / "local").iterdir()] == ["server"]
 
 
 def test_what_became_of_the_sites_is_stored_before_the_run(tiny, tmp_path, monkeypatch):

@@ -250,7 +250,8 @@ def test_the_command_says_that_it_was_stopped(tmp_path):
     process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
-    assert told.decode() == "error: stopped; continue a stored run with --resume\n"
+    again = f"repeat the command with --resume to continue in {tmp_path / 'run'}"
+    assert told.decode() == f"error: stopped: {again}\n"
 
 
 def test_ctrl_c_during_the_import_leaves_no_trace(tmp_path):

@@ -2,7 +2,7 @@
 
 import sys
 
-from fedtaper.cli.main import main
+from fedtaper_command import main
 
 if __name__ == "__main__":
     sys.argv[0] = "fedtaper"

@@ -20,10 +20,13 @@ from typing import Any
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.deploy import processes
+from fedtaper.deploy.app import app_of
 from fedtaper.deploy.federation_file import read_federation
 from fedtaper.deploy.files import write_deployment
+from fedtaper.deploy.finished import finished
 from fedtaper.deploy.places import Ports, checked_port
 from fedtaper.deploy.progress import last_line, why_stopped
+from fedtaper.deploy.source import FileSource
 from fedtaper.results import Run
 from fedtaper.storage import store
 
@@ -64,6 +67,9 @@ class LocalFederation:
         count = len(read_federation(file).federation.sites)
         if sites is not None and count != sites:
             raise FedtaperError(f"{file} has {count} sites, not {sites}: nothing was written")
+        if resume and store.is_complete(self.run_folder):
+            path = Path(file).resolve()
+            finished(FileSource(str(path), str(app_of(path) or path.parent)), self.run_folder)
         self.ports = _ports(count, port)
         self.port = self.ports.superlink
         made = write_deployment(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtaper.deploy.app import app_of
+from fedtaper.deploy.finished import finished
 from fedtaper.deploy.progress import print_line
 from fedtaper.deploy.source import FileSource
 from fedtaper.engines.flower.simulation import Simulation, check
@@ -34,11 +35,11 @@ def run_file(
     from fedtaper.engines.flower.app import make_client_app
 
     path = Path(file).resolve()
-    if resume and store.is_complete(out):
-        return store.load(out)
     root = app_of(path) if path.is_file() else None
     memory = Path(out).resolve() / MEMORY
     source = FileSource(str(path), str(root or path.parent), str(memory))
+    if resume and store.is_complete(out):
+        return finished(source, out)
     count = len(source.federation.sites)
     place = store.prepare(out, resume=resume)
     with Simulation(make_client_app(lambda _: source), count) as grid:

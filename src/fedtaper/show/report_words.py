@@ -252,7 +252,7 @@ def _compare(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
         low, high = min(ends, key=lambda n: ends[n]), max(ends, key=lambda n: ends[n])
         text = labels.title(name)
         if np.isclose(ends[low], ends[high], rtol=1e-3):
-            where = f"in all of {named(list(ends))}" if len(ends) > 2 else f"in {low} and {high}"
+            where = f"in {'all of ' if len(ends) > 2 else ''}{named(list(ends))}"
             out.append(f"{text} ends at {ends[low]:.3g} {where}.")
         elif len(ends) == 2:
             out.append(

@@ -35,12 +35,12 @@ def standing(
     out = Path(out)
     saved = load_checkpoint(out)
     if saved is not None:
-        _compare(out, saved["fingerprint"], now, saved["failed"])
+        compare(out, saved["fingerprint"], now, saved["failed"])
         _same_seeds(out, saved["seeds"].tolist(), seeds.tolist())
     if not (out / ARRAYS).is_file():
         return saved
     stored = stored_fingerprint(out, experiment)
-    _compare(out, stored, now)
+    compare(out, stored, now)
     before, after = int(stored["settings"]["rounds"]), experiment.rounds
     if before != after:
         return saved if saved is not None else _extension(out, before, seeds, many)
@@ -58,7 +58,7 @@ MENDED = {  # by the part of the user's code that failed: the settings that may 
 }
 
 
-def _compare(
+def compare(
     out: Path, stored: Fingerprint | None, now: Fingerprint, failed: str | None = None
 ) -> None:
     """Refuse another experiment; checkpoints of older versions do not describe theirs.
