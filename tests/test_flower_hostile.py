@@ -16,6 +16,7 @@ from fedtaper.engines.flower import roster as rosters
 from fedtaper.engines.flower import wire
 from fedtaper.engines.flower.roster import Roster
 from fedtaper.engines.flower.sizes import check_samples
+from fedtaper.storage import store
 
 SITES = ("north", "south", "west")
 SCHEDULES = (ft.Power(0.1, 0.76), ft.Power(0.1, 1.0), ft.Power(0.05, 0.9))
@@ -188,6 +189,14 @@ def test_expected_sizes_are_held_to(tiny, tmp_path):
     run = serve(LoopGrid(source), source, tmp_path / "run")
     assert "its samples is 41" in events(tmp_path / "run", "refused")[0]["why"]
     assert run.metrics["answered"].max() == 2
+
+
+def test_a_server_that_hears_an_implausible_size_makes_no_round(tiny, tmp_path):
+    source = Holding(experiment(tiny), federation(), {"north": 40, "south": 400_000, "west": 60})
+    with pytest.raises(ft.FedtaperError, match="south reports 400,000 samples"):
+        serve(LoopGrid(source), source, tmp_path / "run", progress=False)
+    assert not (tmp_path / "run" / "run.npz").exists()
+    assert store.load_checkpoint(tmp_path / "run") is None
 
 
 def test_a_site_cannot_change_its_size_when_it_comes_back(tiny):

@@ -313,6 +313,26 @@ def test_files_and_folders_reach_the_disk(tmp_path, tiny, monkeypatch):
     assert len(synced) >= 2 * len(list(run.path.iterdir()))
 
 
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name_and_its_name_after(
+    tmp_path, monkeypatch
+):
+    """Contents, then name, then the folder: a power cut at any instant leaves a whole one."""
+    done = []
+
+    def names(place):
+        where = Path(f"/proc/self/fd/{place}").readlink()
+        return "folder" if where == tmp_path else "contents"
+
+    sync, move = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda place: (done.append(names(place)), sync(place)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (done.append(Path(b).name), move(a, b)))
+    for _ in range(2):
+        done.clear()
+        checkpoints.save_checkpoint(tmp_path, {"state_round": np.array(3)})
+        last = len(done) - 1 - done[::-1].index(checkpoints.CHECKPOINT)
+        assert "contents" in done[:last] and done[last + 1 :] == ["folder"]
+
+
 @pytest.mark.parametrize("call", ["fsync", "replace", "open"])
 def test_a_fault_at_any_write_is_one_line_and_leaves_no_false_run(
     tmp_path, tiny, call, monkeypatch

@@ -207,7 +207,7 @@ def main(step=1):
     count, bad = fuzz(step=step, say=lambda line: print(line, flush=True))
     print("\n".join(bad))
     print(f"{count:,} faults, {len(bad)} wrong, {limits.peak() / 2**20:.0f} MiB")
-    return bool(bad)
+    return bool(bad) or limits.peak() > limits.MOST
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from fedtaper.deploy import processes
 from fedtaper.deploy.local import LocalFederation
 from fedtaper.deploy.server import serve
 from fedtaper.storage import store
+from torture import limits
 
 TOGETHER = 10  # kills of server and sites in one process, for each of a deployment's
 SECONDS = 600.0  # for a deployed run to get from one round to the next
@@ -173,7 +174,7 @@ def main(count="20", seed="0"):
     for line in wrong + more:
         print(line)
     print(f"{near + far} kills ({far} of a deployed ServerApp): {len(wrong + more)} differences")
-    return bool(wrong or more)
+    return bool(wrong or more) or limits.peak() > limits.MOST
 
 
 if __name__ == "__main__":
