@@ -17,8 +17,13 @@ os.environ.setdefault(
 )
 
 import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
 
 import fedtaper as ft  # noqa: E402
+
+# a busy machine stops for half a second now and then: that is no failure
+settings.register_profile("patient", parent=settings(), deadline=None)
+settings.load_profile("patient")
 
 
 @pytest.fixture
