@@ -11,7 +11,7 @@ from flower_loop import LoopGrid, Source, told
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 import fedtaper as ft
-from fedtaper.deploy.server import serve
+from fedtaper.deploy.server import event_log, serve
 from fedtaper.engines.flower import roster as rosters
 from fedtaper.engines.flower import wire
 from fedtaper.engines.flower.roster import Roster
@@ -197,6 +197,15 @@ def test_a_server_that_hears_an_implausible_size_makes_no_round(tiny, tmp_path):
         serve(LoopGrid(source), source, tmp_path / "run", progress=False)
     assert not (tmp_path / "run" / "run.npz").exists()
     assert store.load_checkpoint(tmp_path / "run") is None
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_event_on_a_full_disk_is_one_line(tmp_path):
+    (tmp_path / "events.jsonl").symlink_to("/dev/full")
+    heard = []
+    with pytest.raises(ft.FedtaperError, match=r"events\.jsonl cannot be written: No space left"):
+        event_log(tmp_path, heard.append)(3, "south", "rejected", "NaN")
+    assert heard == ["round 3 south rejected: NaN"]
 
 
 def test_a_site_cannot_change_its_size_when_it_comes_back(tiny):

@@ -26,6 +26,7 @@ from fedtaper.experiment import Experiment
 from fedtaper.results import Run
 from fedtaper.simulation.drive import run as drive
 from fedtaper.storage import store
+from fedtaper.storage.durable import said
 
 EVENTS = "events.jsonl"
 
@@ -100,8 +101,12 @@ def event_log(out: Path | None, say: Callable[[str], None]) -> Callable[..., Non
         if out is not None:
             entry = {"round": round_, "site": site, "kind": kind, "why": why}
             entry["time"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            with (out / EVENTS).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(entry) + "\n")
+            try:
+                with (out / EVENTS).open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(entry) + "\n")
+            except OSError as trouble:
+                where = out / EVENTS
+                raise FedtaperError(f"{where} cannot be written: {said(trouble)}") from None
 
     return tell
 
