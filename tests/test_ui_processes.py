@@ -105,7 +105,7 @@ def test_a_stopped_run_says_what_it_is_and_goes_on_to_the_same_bits(page, tmp_pa
     assert shown["metrics"]["error"]["values"] == pytest.approx(
         whole.metrics["error"][: row["round"]], rel=1e-6
     )
-    assert shown["influence"]["groups"][0]["who"] == "clients 0 to 1"
+    assert shown["influence"]["groups"][0]["who"] == "clients 0 and 1"
     assert page.post("/api/resume", json={"id": "stopped"}).status_code == 200
     end = time.monotonic() + 60
     while not (tmp_path / "stopped/run.npz").exists():
