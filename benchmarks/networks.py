@@ -1,12 +1,14 @@
 """Milliseconds per update of ten clients, for networks of all kinds, beside a plain PyTorch loop.
 
     python benchmarks/networks.py [--device cuda] [--only mlp transformer] [--repeats 3] [--seeds 5]
+                                  [--clients 100 1000]
 
 float32, SGD, batch 32 (8 for ResNet-18), random data. The plain loop is what people write: one
 model and one ``torch.optim.SGD`` per client, all threads. ``per-client`` is one network, client
 after client, the clients over all cores. ``chosen`` is the way that a long run picks by itself.
 All in turn on one machine; the quickest round of each counts. ``--seeds`` adds the time of so
-many seeds side by side over that of one.
+many seeds side by side over that of one, ``--clients`` the time per update of one client among so
+many, the stacked way (beyond ten they share the data of ten).
 """
 
 import argparse
@@ -152,10 +154,11 @@ MODELS = {  # name: loss, model, inputs, classes, batch size, updates per round
 }  # fmt: skip
 
 
-def experiment(name):
+def experiment(name, clients=CLIENTS):
     loss, init, inputs, labels, batch, updates = MODELS[name]
     count = batch * updates
-    data = [(inputs(count), RNG.integers(0, labels, count)) for _ in range(CLIENTS)]
+    data = [(inputs(count), RNG.integers(0, labels, count)) for _ in range(min(clients, CLIENTS))]
+    data = [data[i % CLIENTS] for i in range(clients)]
     problem = ft.Custom(loss, init, data)
     how = {"rounds": 10**6, "local_steps": updates, "batch_size": batch}
     return ft.Experiment(problem, ft.Power(0.01, 0.76), **how)
@@ -223,6 +226,18 @@ def measured(name, options):
     return each, chosen, opened
 
 
+def crowd(name, options):
+    """Microseconds per update of one client, by the number of clients."""
+    found = []
+    for clients in (CLIENTS, *options.clients):
+        e = experiment(name, clients)
+        ours = Ours(e, options.device, "stacked")
+        best = min(ours.seconds() for _ in range(options.rounds))
+        ours.session.close()
+        found.append(f"{clients} clients {best / int(e.steps[0]) / clients * 1e6:.1f}")
+    return f"{name:20} us per update of one client, stacked: {', '.join(found)}"
+
+
 def main():
     options = argparse.ArgumentParser()
     options.add_argument("--device", default="cpu")
@@ -230,6 +245,7 @@ def main():
     options.add_argument("--repeats", type=int, default=3)
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--seeds", type=int, default=1)
+    options.add_argument("--clients", type=int, nargs="*", default=[])
     options = options.parse_args()
     warnings.simplefilter("ignore")
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}")
@@ -247,6 +263,8 @@ def main():
             if "seeds" in each:
                 line += f"; {options.seeds} seeds {each['seeds'] / each['chosen']:.2f} times one"
             print(line, flush=True)
+            if options.clients:
+                print(crowd(name, options), flush=True)
 
 
 if __name__ == "__main__":
