@@ -23,7 +23,7 @@ SHARES = {  # federations of each pair for every 100 seeds of a study: 2,000 hon
     "CNN with GroupNorm, digits": 6,
     "transformer, digits": 6,
 }
-MANY = 10  # federations of a pair of LARGE, if its data set is asked for
+MANY = 6  # federations of a pair of LARGE, if its data set is asked for
 MUST = (  # kind, by round, at least this share
     ("delta 1", 60, 0.95),
     ("delta 0.9", 100, 0.9),
