@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests share the cores among themselves
@@ -17,13 +18,15 @@ os.environ.setdefault(
 )
 
 import pytest  # noqa: E402
-from hypothesis import settings  # noqa: E402
 
 import fedtaper as ft  # noqa: E402
 
-# a busy machine stops for half a second now and then: that is no failure
-settings.register_profile("patient", parent=settings(), deadline=None)
-settings.load_profile("patient")
+with suppress(ImportError):  # a machine with a GPU may have pytest alone (make test-gpu)
+    from hypothesis import settings
+
+    # a busy machine stops for half a second now and then: that is no failure
+    settings.register_profile("patient", parent=settings(), deadline=None)
+    settings.load_profile("patient")
 
 
 @pytest.fixture
