@@ -25,8 +25,9 @@ def draw(found: Sequence[History], path: str | Path) -> Path:
             _panel(axis, history)
         for axis in list(axes.flat)[len(order) :]:
             axis.set_axis_off()
-        for axis in axes[-1]:
+        for axis in list(axes.flat)[: len(order)][-COLUMNS:]:  # the lowest of each column
             axis.set_xlabel("round")
+            axis.tick_params(labelbottom=True)
         for row in axes:
             row[0].set_ylabel("taper (delta)")
     return Path(path)

@@ -28,10 +28,10 @@ def fair_shares(found: Any, path: Path) -> Path:
             losses.axhline(float(np.max(level)), color=colour, linewidth=0.6, linestyle="--")
         losses.set_ylabel("loss")
         losses.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
-        share.bar(place, found.p, color=COLOURS[0], width=0.7)
         share.plot(place, found.share_before, "_", color="k", markersize=8, label="before")
+        share.bar(place, found.p, color=COLOURS[1], width=0.7, label="after")
         share.set_ylabel("share of the influence")
-        share.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0))
+        share.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
         for axis in (losses, share):
             client_ticks(axis.xaxis, len(place))
             axis.set_xlabel("client")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -129,41 +131,43 @@ def probability_presets(
     eps: float,
 ) -> None:
     """Share of seeds that still exceed eps, for every method: tapering and constant steps."""
-    with figure(path, columns=2, height=3.0, sharey=True) as axes:
-        for axis, found, title in zip(
-            axes[0], (tapering, constant), ("tapering steps", "constant steps"), strict=True
-        ):
-            shares = {name: one.share[one.eps.index(eps)] for name, one in found.items()}
-            place = {name: number for number, name in enumerate(found)}
-            for name, label in coinciding(shares).items():  # one line for methods that coincide
-                one = found[name]
-                _curve(axis, one, one.eps.index(eps), "-", COLOURS[place[name]], label)
-            rounds_axis(axis)
-            axis.set_title(title)
-            below(axis, columns=2)
-        axes[0, 0].set_ylim(-0.03, 1.03)
-        axes[0, 0].set_ylabel(f"share of seeds that exceed {eps:g} later")
+    with _two_panels(path, f"{eps:g}") as axes:
+        for axis, found in zip(axes, (tapering, constant), strict=True):
+            _curves(axis, {name: (one, one.eps.index(eps)) for name, one in found.items()})
 
 
 def probability_by_eps(
     tapering: ProbabilityOne, constant: ProbabilityOne, path: str | Path
 ) -> None:
-    """Share of seeds for several eps: tapering (solid) against constant steps (dashed)."""
-    with figure(path, height=2.8) as axes:
-        axis = axes[0, 0]
-        for j, eps in enumerate(tapering.eps):
-            for one, style in ((tapering, "-"), (constant, "--")):
-                label = rf"$\epsilon$ = {eps:g}" + ("" if style == "-" else ", constant")
-                _curve(axis, one, j, style, COLOURS[j], label)
-        rounds_axis(axis)
-        axis.set_ylim(-0.03, 1.03)
-        axis.set_ylabel(r"share of seeds that exceed $\epsilon$ later")
-        key(axes, columns=2)
+    """Share of seeds that still exceed several eps: tapering and constant steps."""
+    with _two_panels(path, r"$\epsilon$") as axes:
+        for axis, one in zip(axes, (tapering, constant), strict=True):
+            _curves(axis, {rf"$\epsilon$ = {eps:g}": (one, j) for j, eps in enumerate(one.eps)})
 
 
-def _curve(axis: Any, one: ProbabilityOne, j: int, style: str, colour: str, label: str) -> None:
-    """One share with its interval, up to nine tenths of the run: "later" ends with the run."""
-    shown = one.round <= 0.9 * one.round[-1]
-    axis.plot(one.round[shown], one.share[j, shown], style, color=colour, label=label)
-    limits = one.low[j, shown], one.high[j, shown]
-    axis.fill_between(one.round[shown], *limits, color=colour, alpha=0.15, lw=0)
+@contextmanager
+def _two_panels(path: str | Path, eps: str) -> Iterator[Any]:
+    with figure(path, columns=2, height=3.0, sharey=True) as axes:
+        yield axes[0]
+        for axis, title in zip(axes[0], ("tapering steps", "constant steps"), strict=True):
+            rounds_axis(axis)
+            axis.set_title(title)
+            below(axis, columns=2)
+        axes[0, 0].set_ylim(-0.03, 1.03)
+        axes[0, 0].set_ylabel(f"share of seeds that exceed {eps} later")
+
+
+def _curves(axis: Any, found: dict[str, tuple[ProbabilityOne, int]]) -> None:
+    """Shares with their intervals, up to nine tenths of the run: "later" ends with the run.
+
+    Curves that coincide as far as they are shown share one line.
+    """
+    shown = {name: one.round <= 0.9 * one.round[-1] for name, (one, _) in found.items()}
+    shares = {name: one.share[j, shown[name]] for name, (one, j) in found.items()}
+    place = {name: number for number, name in enumerate(found)}
+    for name, label in coinciding(shares).items():
+        one, j = found[name]
+        colour, seen = COLOURS[place[name]], shown[name]
+        axis.plot(one.round[seen], shares[name], color=colour, label=label)
+        limits = one.low[j, seen], one.high[j, seen]
+        axis.fill_between(one.round[seen], *limits, color=colour, alpha=0.15, lw=0)
