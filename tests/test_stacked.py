@@ -1,5 +1,7 @@
 """All clients' models as one: the same numbers as client by client, and as the reference loop."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -173,6 +175,22 @@ class Attention(nn.Module):
         return self.head(self.body(self.words(x)).mean(1))
 
 
+class Noisy(nn.Module):
+    """Draws in several ways, also along a transposed tensor."""
+
+    def __init__(self, choose=False):
+        super().__init__()
+        self.body, self.head, self.choose = nn.Linear(4, 20), nn.Linear(20, 3), choose
+
+    def forward(self, x):
+        inner = torch.tanh(self.body(x)) + 0.1 * torch.randn_like(x[:, :1])
+        inner = nn.functional.dropout(inner.T, 0.3).T * (1 + torch.rand(20).to(inner))
+        if self.choose:
+            inner = inner * torch.multinomial(torch.ones(20), 20).to(inner)
+        inner = inner + torch.empty_like(inner).normal_(0.0, 0.1)
+        return self.head(nn.functional.alpha_dropout(inner, 0.2, self.training))
+
+
 class Tied(nn.Module):
     def __init__(self):
         super().__init__()
@@ -243,6 +261,8 @@ ZOO = {
     "gru": (scored, lambda: Recurrent(nn.GRU), "series"),
     "lstm": (scored, lambda: Recurrent(nn.LSTM), "series"),
     "transformer": (scored, Attention, "words"),
+    "transformer with dropout": (scored, lambda: Attention(0.3), "words"),
+    "noise of many kinds": (scored, Noisy, "plain"),
     "tied weights": (scored, Tied, "words"),
     "frozen layers": (scored, Frozen, "plain"),
     "convolution": (scored, convolution, "images"),
@@ -262,6 +282,19 @@ def test_models_of_all_kinds_are_stacked_and_agree(name):
     assert np.allclose(one.final, two.final, rtol=1e-4, atol=1e-5)
     moved = np.abs(one.final - e.problem.initial(0)).max()
     assert moved > 1e-3  # or there was nothing to compare
+
+
+@pytest.mark.parametrize("init", [lambda: Attention(0.3), Noisy], ids=["dropout", "noise"])
+@pytest.mark.parametrize("rule", ["momentum", "scaffold"])
+def test_what_a_model_draws_is_what_the_reference_loop_draws(rule, init):
+    """Some clients have short batches or are absent, and lanes stand in two stacks."""
+    data = rows("words") if init is not Noisy else rows("plain")
+    e = experiment(problem(init=init, data=data * 2), rule, participation=(1.0, 0.6, 0.7, 1.0))
+    wanted = ft.run(e, engine="reference", progress=False)
+    block, _ = in_double(e, width=3)
+    assert np.allclose(block.w[0], wanted.w, rtol=0, atol=1e-10)
+    other = ft.run(replace(e, seed=1), engine="reference", progress=False)
+    assert np.abs(other.w - wanted.w).max() > 1e-2
 
 
 def of_words(model, batch):
@@ -311,7 +344,7 @@ class Rows(torch.utils.data.Dataset):
         (lambda: problem(init=Counting), "differs from the clients' own"),
         (lambda: problem(init=batch_norm, buffers="average"), "running statistics"),
         (lambda: problem(data=[Rows()] * 5), "read as they are needed"),
-        (lambda: problem(init=lambda: Attention(0.1), data=rows("words")), "random numbers"),
+        (lambda: problem(init=lambda: Noisy(choose=True)), "multinomial.* draws random numbers"),
     ],
 )
 @pytest.mark.filterwarnings("default::fedtaper.core.errors.FedtaperWarning")
@@ -358,9 +391,10 @@ def test_wrong_words_are_refused():
         ft.run(e, way="stacked", engine="reference", progress=False)
 
 
-def test_compiled_agrees_too():
+@pytest.mark.parametrize("init", [mlp, Noisy])
+def test_compiled_agrees_too(init):
     """Full lanes, idle lanes, lanes that are left over, short batches; with memory."""
-    e = experiment(rule="momentum", rounds=1)
+    e = experiment(problem(init=init), rule="momentum", rounds=1)
     state = engines.init(e, np.array([2]))
     kept = [torch.from_numpy(state.clients[0]).float() for _ in range(2)]
     w, a = [torch.from_numpy(state.w[0]).float()], e.step_sizes(0, 1)[0]

@@ -126,7 +126,7 @@ def test_pick_runs_and_compare(open_page, served):
 
 def test_a_run_is_started_grows_is_stopped_and_goes_on(open_page, served):
     page = open_page("studio")
-    for name in ("Rounds", "Local steps per round", "Batch"):
+    for name in ("Rounds", "Local steps per round", "Batch", "Number of clients"):
         page.get_by_label(name).press("End")
     page.get_by_text("too much work").wait_for()
     drawn(page, lambda: None)

@@ -82,7 +82,7 @@ def choose(e: Experiment, state: State, own: Client, width: Callable[[], int]) -
     found = Measured(_apart(e, state, own))
     if found.per_client * left < WORTH_A_TRIAL:
         return PER_CLIENT, "a short run"
-    why = objection(e)
+    why = objection(e, own.device)
     if why is not None:
         return PER_CLIENT, why
     lanes = width()

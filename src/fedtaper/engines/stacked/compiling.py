@@ -36,9 +36,9 @@ class Compiled:
             self(*args)  # what is compiled at the first call
 
     def __call__(
-        self, w: Any, memory: Any, anchors: Any, a: Any, active: Any, extra: Any, batch: Any
+        self, w: Any, memory: Any, anchors: Any, a: Any, active: Any, numbers: Any, batch: Any
     ) -> Any:
         """The step's own result, up to rounding."""
-        parts = (w, *memory, anchors, a, active, *extra.values(), *tree_leaves(batch))
+        parts = (w, *memory, anchors, a, active, *numbers, *tree_leaves(batch))
         new, *after, losses, shares = self.code(*parts)
         return new, tuple(after), losses, shares

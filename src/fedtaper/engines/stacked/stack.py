@@ -16,7 +16,8 @@ from fedtaper.engines.cuda.graphs import Captured
 from fedtaper.engines.network_client import Lane
 from fedtaper.engines.stacked.batches import Resident, RoundBatches, Turn, each, sample_bytes
 from fedtaper.engines.stacked.compiling import Compiled
-from fedtaper.engines.stacked.step import Layout, Loss, Step, step_of
+from fedtaper.engines.stacked.drawn import Draw, Drawn, drawn, draws_of
+from fedtaper.engines.stacked.step import Layout, Loss, Step, alone, step_of
 from fedtaper.experiment import Experiment
 from fedtaper.problems.network import Minibatches
 
@@ -43,6 +44,7 @@ class Stack:
         self.bytes = sample_bytes(self.problem, dtype)
         self.plain: Step = step_of(self.loss, experiment.local, self.layout)
         self.everyone = torch.ones(width, dtype=torch.bool, device=device)
+        self.drawing: dict[int, tuple[Draw, ...]] = {}  # what a step draws, by its batch size
         sizes = usual_sizes(experiment) if compiled else ()
         self.fast: dict[int, Any] = {size: self._compile(size) for size in sizes}
         self.resident: Resident | None = None
@@ -61,16 +63,38 @@ class Stack:
 
     def _compile(self, size: int) -> Compiled:
         """The step of all lanes with batches of that size: made before a fork, to be kept."""
+        w, memory, start, a, batch = self._example(size, self.width)
+        numbers = drawn(self._draws(size), range(self.width))
+        return Compiled(self.plain, w, memory, start, a, self.everyone, numbers, batch)
+
+    def _example(self, size: int, lanes: int) -> tuple[Any, ...]:
+        """Models, memories, models at the start, step sizes and mini-batches of that size."""
         first = torch.from_numpy(self.problem.initial(self.e.seed)).to(self.device, self.dtype)
-        start = first.repeat(self.width, 1)
+        start = first.repeat(lanes, 1)
         came = tuple(start.clone() for _ in range(self.e.local.receives))
         own = vmap(self.e.local.init)(start) if self.e.local.keeps == "run" else ()
-        a = torch.zeros(self.width, device=self.device, dtype=self.dtype)
+        a = torch.zeros(lanes, device=self.device, dtype=self.dtype)
         index = np.arange(size) % int(self.problem.sizes[0])
         taken = self.problem.take(0, Minibatches(index, np.array([size])), self.dtype)
-        batch = tree_map(lambda t: torch.stack([t] * self.width).to(self.device), taken)
-        memory = self._begun(start, own, came)
-        return Compiled(self.plain, start.clone(), memory, start, a, self.everyone, {}, batch)
+        batch = tree_map(lambda t: torch.stack([t] * lanes).to(self.device), taken)
+        return start.clone(), self._begun(start, own, came), start, a, batch
+
+    def _draws(self, size: int) -> tuple[Draw, ...]:
+        """What an update with batches of that size draws: found by making one."""
+        if self.device != "cpu":
+            return ()  # models that draw are trained client by client there
+        if size not in self.drawing:
+            w, *others, batch = self._example(size, lanes=2)
+            self.drawing[size] = draws_of(
+                lambda: alone(self.loss, self.layout, w, batch),
+                lambda: self.plain(w, *others, None, (), batch),
+            )
+        return self.drawing[size]
+
+    def _drawn(self, batches: RoundBatches, turn: Turn) -> Drawn:
+        """The numbers that the members' models draw in this update."""
+        draws = self._draws(turn.size)
+        return drawn(draws, batches.keys(turn)) if draws else ()
 
     def train(
         self, lanes: Sequence[Lane], anchors: Any, a: Any, kept: Memory, sent: Any
@@ -125,18 +149,20 @@ class Stack:
         for turn in batches.turns:
             m = None if len(turn.members) == room else torch.from_numpy(turn.members)
             if self._pays(turn):
-                a, active, batch = self._whole(batches, turn, steps)
-                batch = each(torch.Tensor.contiguous, batch)  # the shape that was compiled
-                w, memory, *both = self.fast[turn.size](w, memory, start, a, active, {}, batch)
+                a, active, every = self._whole(batches, turn, steps)
+                batch = each(torch.Tensor.contiguous, batches.of(every))  # as it was compiled
+                numbers = self._drawn(batches, every)
+                step = self.fast[turn.size]
+                w, memory, *both = step(w, memory, start, a, active, numbers, batch)
                 found = torch.stack(both, 1)[slice(None) if m is None else m]
             elif m is None:
-                batch = batches.of(turn)
-                w, memory, *both = self.plain(w, memory, start, _at(steps, turn), None, {}, batch)
+                a, numbers, batch = _at(steps, turn), self._drawn(batches, turn), batches.of(turn)
+                w, memory, *both = self.plain(w, memory, start, a, None, numbers, batch)
                 found = torch.stack(both, 1)
             else:
                 part = tuple(array[m] for array in memory)
-                a, batch = _at(steps, turn), batches.of(turn)
-                new, after, *both = self.plain(w[m], part, start[m], a, None, {}, batch)
+                a, numbers, batch = _at(steps, turn), self._drawn(batches, turn), batches.of(turn)
+                new, after, *both = self.plain(w[m], part, start[m], a, None, numbers, batch)
                 w, memory = _put(w, m, new), tuple(map(_put, memory, [m] * len(after), after))
                 found = torch.stack(both, 1)
             if m is None:
@@ -149,11 +175,11 @@ class Stack:
     def _pays(self, turn: Turn) -> bool:
         return turn.size in self.fast and len(turn.members) >= BUSY * self.width
 
-    def _whole(self, batches: RoundBatches, turn: Turn, steps: Any) -> tuple[Any, Any, Any]:
-        """Step sizes, active lanes, and mini-batches of all lanes, including the idle ones."""
+    def _whole(self, batches: RoundBatches, turn: Turn, steps: Any) -> tuple[Any, Any, Turn]:
+        """Step sizes, active lanes, and the turn of all lanes, including the idle ones."""
         row = turn.row if len(turn.members) == self.width else None
         if row is not None:
-            return steps[row], self.everyone, batches.of(turn)
+            return steps[row], self.everyone, turn
         rows = np.zeros(self.width, dtype=np.int64)
         rows[turn.members] = turn.rows
         active = np.zeros(self.width, dtype=bool)
@@ -161,7 +187,7 @@ class Stack:
         lanes = np.arange(self.width)
         a = steps[torch.from_numpy(rows), torch.from_numpy(lanes)]
         every = Turn(np.minimum(lanes, len(batches.lanes) - 1), rows, turn.size)
-        return a, torch.from_numpy(active).to(self.device), batches.of(every)
+        return a, torch.from_numpy(active).to(self.device), every
 
 
 def _at(steps: Any, turn: Turn) -> Any:

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_map
 
 from fedtaper.core.protocols import LocalRule, Memory, NetworkProblem
 from fedtaper.core.rules import Memoryless
+from fedtaper.engines.stacked.drawn import Drawn, given
 
 Step = Callable[..., tuple[torch.Tensor, Memory, torch.Tensor, torch.Tensor]]
 
@@ -56,21 +58,31 @@ class Loss(torch.nn.Module):
         return loss, share.to(loss.dtype)
 
 
+def alone(loss: Loss, layout: Layout, w: torch.Tensor, batch: Any) -> None:
+    """The first lane's loss, as that client computes it without the others."""
+    parts = {name: part[0].requires_grad_() for name, part in layout.parts(w.clone()).items()}
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # the one that draws, on the CPU
+        functional_call(loss, parts, tree_map(lambda t: t[0], batch))
+
+
 def step_of(loss: Loss, local: LocalRule, layout: Layout) -> Step:
     """A local update of all lanes: models, memories and step sizes have lanes as first axis.
 
-    If ``active`` is given, the other lanes do not change.
+    If ``active`` is given, the other lanes do not change. ``numbers`` is what the model draws.
     """
 
-    def loss_of(parts: Any, extra: Any, batch: Any) -> Any:
-        return functional_call(loss, {**parts, **extra}, batch)
+    def loss_of(parts: Any, batch: Any) -> Any:
+        return functional_call(loss, parts, batch)
 
-    each = vmap(grad_and_value(loss_of, has_aux=True))
+    each = vmap(grad_and_value(loss_of, has_aux=True), randomness="different")
     rule = _memoryless(local) if isinstance(local, Memoryless) else vmap(local.step)
 
-    def step(w: Any, memory: Any, anchors: Any, a: Any, active: Any, extra: Any, batch: Any) -> Any:
-        with sdpa_kernel(SDPBackend.MATH):  # the other kernels of attention have no stacked form
-            gradients, (losses, shares) = each(layout.parts(w), extra, batch)
+    def step(
+        w: Any, memory: Any, anchors: Any, a: Any, active: Any, numbers: Drawn, batch: Any
+    ) -> Any:
+        # the other kernels of attention have no stacked form
+        with sdpa_kernel(SDPBackend.MATH), given(numbers):
+            gradients, (losses, shares) = each(layout.parts(w), batch)
         new, after = rule(w, layout.flat(gradients), anchors, a, memory)
         if active is not None:
             new = torch.where(active[:, None], new, w)

@@ -10,7 +10,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from fedtaper.core.protocols import NetworkProblem, as_network
 from fedtaper.core.rules import restarted
-from fedtaper.engines.stacked.step import Layout, Loss, step_of
+from fedtaper.engines.stacked.drawn import drawn, draws_of
+from fedtaper.engines.stacked.step import Layout, Loss, alone, step_of
 from fedtaper.experiment import Experiment
 from fedtaper.problems.network import Minibatches, bind, statistics_of, trial
 
@@ -18,19 +19,19 @@ CLOSE = 1e-3  # of the update, in single precision
 LANES = 3
 
 
-def objection(e: Experiment) -> str | None:
+def objection(e: Experiment, device: str = "cpu") -> str | None:
     """Why the clients cannot be stacked, or None if they can."""
-    return _of_problem(as_network(e.problem)) or _of_step(e)
+    return _of_problem(as_network(e.problem), device) or _of_step(e)
 
 
-def _of_problem(problem: NetworkProblem) -> str | None:
+def _of_problem(problem: NetworkProblem, device: str) -> str | None:
     if not problem.in_memory:
         return "its data are read as they are needed"
     if len({_shapes(problem, i) for i in range(problem.num_clients)}) > 1:
         return "the clients' samples differ in shape"
     if statistics_of(problem.module()):
         return "the model keeps running statistics"
-    if trial(problem):
+    if trial(problem) and device != "cpu":
         return "the model draws random numbers as it trains (dropout)"
     return None
 
@@ -71,16 +72,22 @@ def _updates(e: Experiment) -> tuple[Any, Any]:
     found = []
     for j, batch in enumerate(taken):
         bind(module, w[j].clone(), gradient.zero_())
+        torch.default_generator.manual_seed(j)
         loss, _ = problem.batch_loss(module, *batch)
         loss.backward()
         new, _ = e.local.step(w[j], gradient, first, 0.01, memory[j])
         found.append(new - w[j])
     whole = Loss(problem, problem.module())
-    step = step_of(whole, e.local, Layout.of(whole))
+    layout = Layout.of(whole)
+    step = step_of(whole, e.local, layout)
     stacked = tuple(torch.stack(parts) for parts in zip(*memory, strict=True))
     batch = tree_map(lambda *parts: torch.stack(parts), *taken)
+    arguments = (w, stacked, first.expand_as(w), a, None)
     with torch.no_grad():
-        new, *_ = step(w, stacked, first.expand_as(w), a, None, {}, batch)
+        draws = draws_of(
+            lambda: alone(whole, layout, w, batch), lambda: step(*arguments, (), batch)
+        )
+        new, *_ = step(*arguments, drawn(draws, range(LANES)), batch)
     return torch.stack(found), new - w
 
 

@@ -33,7 +33,7 @@ def trainer_of(
     if state.way:
         return _made(e, *_read(state.way, asked), own, dtype)
     if asked is not None:
-        way, why = _possible(e, asked)
+        way, why = _possible(e, asked, own.device)
     elif state.round:
         way, why = PER_CLIENT, "as it began"  # by an older version
     else:
@@ -43,9 +43,9 @@ def trainer_of(
     return _made(e, way, width, own, dtype)
 
 
-def _possible(e: Experiment, asked: str) -> tuple[str, str]:
+def _possible(e: Experiment, asked: str, device: str) -> tuple[str, str]:
     """The way that was asked for, unless the model cannot be trained that way."""
-    trouble = None if asked == PER_CLIENT else objection(e)
+    trouble = None if asked == PER_CLIENT else objection(e, device)
     if trouble is None:
         return asked, "as asked"
     warn(f"{asked} is not possible: {trouble}; the clients are trained one by one")
