@@ -7,16 +7,18 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cosine_similarity, cross_entropy, mse_loss
+from torch.utils._pytree import tree_leaves, tree_unflatten
 from typer.testing import CliRunner
 
 import fedtaper as ft
 from fedtaper import engines
 from fedtaper.cli.main import app
 from fedtaper.engines import cpu, late
+from fedtaper.engines.cuda.graphs import MOST, Captured
 from fedtaper.engines.network_client import Lane
 from fedtaper.engines.stacked import choice, remembered
 from fedtaper.engines.stacked import stack as stack_module
-from fedtaper.engines.stacked.stack import Stack
+from fedtaper.engines.stacked.stack import Stack, usual_sizes
 from fedtaper.engines.stacked.trial import objection
 
 SIZES = (20, 9, 20, 13, 5)  # some with short batches, one with fewer than a batch
@@ -407,6 +409,61 @@ def test_compiled_agrees_too(init):
     assert torch.allclose(found[0][0], found[1][0], atol=1e-5)
     assert torch.allclose(found[0][1], found[1][1], atol=1e-5)
     assert torch.allclose(kept[0], kept[1], atol=1e-5) and kept[0].abs().max() > 1e-3
+
+
+class OnCpu(Captured):
+    """Graphs as a GPU has them: fixed inputs, and results that the next replay overwrites."""
+
+    room = MOST
+
+    def _capture(self, flat, form):
+        if len(self.graphs) == self.room:
+            raise torch.cuda.OutOfMemoryError
+        inputs = [t.clone() if torch.is_tensor(t) else t for t in flat]
+
+        def compute():
+            return self.step(*tree_unflatten(inputs, form))
+
+        result = compute()
+
+        class Graph:
+            def replay(self):
+                for room, value in zip(tree_leaves(result), tree_leaves(compute()), strict=True):
+                    room.copy_(value)
+
+        return Graph(), inputs, result
+
+
+@pytest.mark.parametrize("room", [0, 1, MOST], ids=["no memory", "one graph", "all"])
+@pytest.mark.parametrize("rule", ["sgd", "momentum", "scaffold"])
+def test_captured_steps_make_the_same_updates(rule, room, monkeypatch):
+    """Unlike sizes, idle lanes and short batches; several rounds with the same graphs."""
+    monkeypatch.setattr(stack_module, "Captured", OnCpu)
+    monkeypatch.setattr(OnCpu, "room", room)
+    e = experiment(rule=rule, rounds=3)
+    found = []
+    for captured in (False, True):
+        state = engines.init(e, np.array([2]))
+        session = cpu.CpuSession(e, state, workers=1, way="stacked")
+        stack = session.trainer = Stack(e, 6)
+        if captured:
+            stack.capture(usual_sizes(e))
+        session.advance(3)
+        session.sync()
+        found.append((state.w.copy(), [array.copy() for array in state.clients]))
+        session.close()
+    assert stack.fast[8] is stack.plain
+    assert len(stack.plain.graphs) == room if room < MOST else len(stack.plain.graphs) > 2
+    assert np.abs(found[0][0] - found[1][0]).max() < 1e-6
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        assert np.abs(one - other).max() < 1e-5
+
+
+def test_a_shape_that_comes_once_gets_no_graph():
+    step = OnCpu(lambda x: 2 * x)
+    for length in (3, 4, 5, 4):
+        assert torch.equal(step(torch.ones(length)), torch.full((length,), 2.0))
+    assert len(step.graphs) == 1 and step(torch.ones(4)) is step(torch.zeros(4))
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
-"""A stacked step captured as a CUDA graph, one for each shape of its arguments.
+"""A stacked step captured as a CUDA graph, one for each usual shape of its arguments.
 
-A graph has no Python between its kernels, which is most of the time of a small step. Where a step
-cannot be captured, it goes on as it is, and says so once.
+A graph has no Python between its kernels, which is most of the time of a small step. A graph
+holds the memory that it works in, so shapes that come once, more shapes than ``MOST``, and those
+that no memory is left for are run as they are. So is a step that cannot be captured: this is said
+once.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from fedtaper.core.errors import warn
 
 WARM_UP = 3
+MOST = 32  # graphs of one step
 
 
 class Captured:
@@ -22,6 +25,8 @@ class Captured:
     def __init__(self, step: Any) -> None:
         self.step = step
         self.graphs: dict[Any, tuple[Any, list[Any], Any]] = {}
+        self.seen: set[Any] = set()
+        self.most = MOST
         self.possible = True
 
     def __call__(self, *args: Any) -> Any:
@@ -31,10 +36,13 @@ class Captured:
         flat, form = tree_flatten(args)
         key = (form, tuple((t.shape, t.dtype) if torch.is_tensor(t) else t for t in flat))
         if key not in self.graphs:
+            if not self._usual(key):
+                return self.step(*args)
             try:
                 self.graphs[key] = self._capture(flat, form)
             except torch.cuda.OutOfMemoryError:
-                raise
+                self.most = len(self.graphs)
+                return self.step(*args)
             except Exception as trouble:  # whatever a capture does not allow
                 first = str(trouble).strip().partition("\n")[0]
                 warn(f"no CUDA graph of this model ({first:.100}): its steps are made one by one")
@@ -46,6 +54,12 @@ class Captured:
                 room.copy_(value)
         graph.replay()
         return result
+
+    def _usual(self, key: Any) -> bool:
+        """Whether the shape has come before, and there is room for its graph."""
+        before = key in self.seen
+        self.seen.add(key)
+        return before and len(self.graphs) < self.most
 
     def _capture(self, flat: list[Any], form: Any) -> tuple[Any, list[Any], Any]:
         """Warm up on a side stream, then record."""

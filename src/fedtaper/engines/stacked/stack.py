@@ -29,8 +29,9 @@ BUSY = 0.5  # share of the lanes with something to do that pays for the compiled
 class Stack:
     """Up to ``width`` lanes at once.
 
-    The compiled step has one shape: all lanes, with the mini-batches that most updates have.
-    Lanes without such a batch are masked in it. The plain step does everything else.
+    Updates with a usual batch size are made by a step that has one shape: all lanes, where those
+    without such a batch are masked. It is compiled, if that is asked for, and captured on a GPU,
+    where a masked lane costs little. The plain step does everything else.
     """
 
     def __init__(
@@ -45,13 +46,20 @@ class Stack:
         self.plain: Step = step_of(self.loss, experiment.local, self.layout)
         self.everyone = torch.ones(width, dtype=torch.bool, device=device)
         self.drawing: dict[int, tuple[Draw, ...]] = {}  # what a step draws, by its batch size
-        sizes = usual_sizes(experiment) if compiled else ()
-        self.fast: dict[int, Any] = {size: self._compile(size) for size in sizes}
+        sizes = usual_sizes(experiment) if compiled or device != "cpu" else ()
+        self.fast: dict[int, Any] = {}
+        if compiled:
+            self.fast = {size: self._compile(size) for size in sizes}
         self.resident: Resident | None = None
         if device != "cpu":
             self.resident = self._resident()
-            self.plain = Captured(self.plain)
-            self.fast = {size: Captured(step) for size, step in self.fast.items()}
+            self.capture(sizes)
+
+    def capture(self, sizes: Sequence[int]) -> None:
+        """Make graphs of the steps: of all lanes, where batches have one of these sizes."""
+        captured = {id(step): Captured(step) for step in (self.plain, *self.fast.values())}
+        self.fast = {size: captured[id(self.fast.get(size, self.plain))] for size in sizes}
+        self.plain = captured[id(self.plain)]
 
     def _resident(self) -> Resident | None:
         """The data on the device, if they take a small part of its memory."""
@@ -192,6 +200,8 @@ class Stack:
 
 def _at(steps: Any, turn: Turn) -> Any:
     """The members' step sizes."""
+    if turn.row is not None and len(turn.members) == steps.shape[1]:
+        return steps[turn.row]  # nothing has to be sent to a GPU
     return steps[torch.from_numpy(turn.rows), torch.from_numpy(turn.members)]
 
 
