@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.nn.functional import cosine_similarity, cross_entropy, mse_loss
 from torch.utils._pytree import tree_leaves, tree_unflatten
 from typer.testing import CliRunner
@@ -409,6 +410,15 @@ def test_compiled_agrees_too(init):
     assert torch.allclose(found[0][0], found[1][0], atol=1e-5)
     assert torch.allclose(found[0][1], found[1][1], atol=1e-5)
     assert torch.allclose(kept[0], kept[1], atol=1e-5) and kept[0].abs().max() > 1e-3
+
+
+def test_what_was_compiled_is_found_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    e = experiment(rounds=1)
+    for wanted in ("fxgraph_cache_miss", "fxgraph_cache_hit"):
+        counters.clear()
+        Stack(e, 3, compiled=True)
+        assert counters["inductor"][wanted] == 1, dict(counters["inductor"])
 
 
 class OnCpu(Captured):

@@ -11,7 +11,10 @@ from typing import Any
 
 import torch
 import torch._inductor
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from fedtaper.engines.stacked.step import Step
@@ -32,7 +35,9 @@ class Compiled:
 
         with torch.no_grad():
             traced = make_fx(plain)(*flat)
-            self.code: Any = torch._inductor.compile(traced, flat, options=OPTIONS)
+            # without a context that has a shape environment, nothing is kept on disk for the next
+            with tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
+                self.code: Any = torch._inductor.compile(traced, flat, options=OPTIONS)
             self(*args)  # what is compiled at the first call
 
     def __call__(
