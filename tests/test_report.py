@@ -23,7 +23,9 @@ def make(tiny, rounds=60, **how):
 
 
 def read(path):
-    text = path.read_text(encoding="utf-8")
+    """The page's text without what only keeps words on one line, and its charts."""
+    text = path.read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
+    text = re.sub(r'<span class="whole">(.*?)</span>', r"\1", text)
     specs = json.loads(re.search(r'id="charts">(.*?)</script>', text, re.DOTALL)[1])
     return text, {spec["title"]: spec for spec in specs}
 
@@ -168,6 +170,10 @@ def test_many_seeds_several_runs(tiny, tmp_path):
     differs = text.split("What differs</h2>")[1].split("</table>")[0]
     assert "rounds" in differs and "batch_size" not in differs
     assert text.index('href="#comparison"') < text.index('id="comparison"')
+    twice = ft.report(
+        [replace(longer, path=tmp_path / name) for name in "ab"], tmp_path / "two.html"
+    )
+    assert "Each run has 90 rounds and 1 seed." in read(twice)[0]
 
 
 def test_numbers_are_right_aligned_under_their_heads():
@@ -199,6 +205,36 @@ def test_a_diverged_run_is_reported_and_leaves_the_others_in_sight(tiny, tmp_pat
     assert cells(text, "lost")[1] == "1 of 3" and "Without the seeds that diverged" in text
     cut = make(tiny, rounds=1)
     assert ft.report(cut, tmp_path / "one.html").is_file()
+
+
+def test_a_model_beyond_numbers_is_no_outcome(tiny, tmp_path):
+    names = ("north", "south", "west")
+    bad = ft.Experiment(
+        tiny, ft.Constant(6.0), rounds=150, local_steps=2, batch_size=5, names=names
+    )
+    with pytest.warns(ft.StabilityWarning, match="first step size of north, south and west is"):
+        run = ft.run(bad, out=tmp_path / "far")
+    assert not run.diverged and not np.isfinite(run.metrics["error"][-1])
+    text, specs = read(ft.report(run, tmp_path / "page.html"))
+    assert "no longer a finite number" in text and "the last with finite numbers" in text
+    tables = re.findall("<td.*?</td>", text)
+    assert tables and not any(re.search(r"\bnan\b|\binf\b", cell) for cell in tables)
+    assert "Error bars" not in text and "Outcomes" not in text
+    assert "Shared model" not in specs and "Distance to the ODE" not in specs
+
+
+def test_a_client_has_one_colour_on_the_whole_page(tiny, tmp_path):
+    e = ft.Experiment(
+        tiny, ft.Power(0.1, 0.76, 4), rounds=100, local_steps=5, batch_size=20,
+        names=("north", "south", "west"), challenges=ft.Challenges(),
+        behaviours={2: ft.OtherSchedule(ft.Power(0.1, 1.0, 4))},
+    )  # fmt: skip
+    _, specs = read(ft.report(ft.run(e), tmp_path / "page.html"))
+    grown = {one["name"]: one for one in specs["Estimated taper after each challenge"]["series"]}
+    assert list(grown) == ["west", "north", "south", "declared"]  # who is accused comes first
+    sent = {one["name"]: one["colour"] for one in specs["What each client sent"]["series"]}
+    assert {name: grown[name]["colour"] for name in sent} == sent
+    assert grown["declared"]["values"] == [0.76, 0.76] and grown["declared"]["style"] == "dashed"
 
 
 def test_the_command_and_the_settings_make_the_same_run(tiny, tmp_path):

@@ -62,7 +62,8 @@ def race(panels: Mapping[str, Lines], labels: Mapping[str, str], path: Path) -> 
             for colour, (name, (time, value)) in zip(COLOURS, lines.items(), strict=False):
                 if len(time) > MANY:  # a saw-tooth would be a solid block: its mean over a wave
                     axis.plot(time, value, color=colour, linewidth=0.4, alpha=0.35)
-                    value = smoothed(value, WAVE)
+                    late = np.arange(len(value)) >= 2 * WAVE  # before, a wave is most of the time
+                    value = np.where(late, smoothed(value, WAVE), value)
                 axis.plot(time, value, color=colour, label=name)
             log_axis(axis, "x")
             axis.set(title=title, xlabel="simulated time", ylabel=labels[title])

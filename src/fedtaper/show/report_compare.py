@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from fedtaper.core.tables import capital
 from fedtaper.results import Run
 from fedtaper.show import labels
 from fedtaper.show.charts import Chart, Curve, thin
@@ -51,7 +50,8 @@ def comparison(runs: Sequence[Run], names: Sequence[str]) -> Section:
     rows = [_row(name, run, columns) for name, run in zip(names, runs, strict=True)]
     same = [j for j in (1, 2) if len({row[j] for row in rows}) == 1]  # said once, below
     shown = [[cell for j, cell in enumerate(row) if j not in same] for row in (head, *rows)]
-    note = " ".join(f"{capital(head[j])}: {rows[0][j]} in all." for j in same)
+    common = " and ".join(_counted(rows[0][j], head[j]) for j in same)
+    note = f"Each run has {common}." if common else ""
     if any(len(run.seeds) > 1 for run in runs):
         note += " Of several seeds: the medians."
     if any(run.diverged and survivors(run).seeds for run in runs):
@@ -60,6 +60,15 @@ def comparison(runs: Sequence[Run], names: Sequence[str]) -> Section:
         note += f" {more} more metrics are in the runs' own sections."
     notes = paragraphs([f"{note} {_NOTE}".strip()], "muted")
     return Section("Comparison", table(shown[0], shown[1:]) + notes)
+
+
+def _counted(number: str, what: str) -> str:
+    """A number of things.
+
+    >>> _counted("1", "seeds"), _counted("5,000", "rounds")
+    ('1 seed', '5,000 rounds')
+    """
+    return f"{number} {what.removesuffix('s') if number == '1' else what}"
 
 
 def _row(name: str, run: Run, columns: Sequence[str]) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +15,9 @@ from fedtaper.show.charts import Chart, Curve
 from fedtaper.show.report_page import Part, paragraphs, table
 from fedtaper.show.report_view import View
 from fedtaper.show.report_words import named
+
+if TYPE_CHECKING:
+    from fedtaper.auditing.history import History
 
 MOST_CLIENTS = 21  # seven colours, three kinds of line
 AUDIT = ("client", "verdict", "declared delta", "estimated delta", "declared influence",
@@ -70,9 +75,21 @@ def evidence(view: View) -> tuple[str, tuple[Chart, ...]]:
         known = np.isfinite(h.delta)
         if known.any():
             bands = (h.delta[known], h.low[known], h.high[known])
-            curves.append(Curve(view.clients[h.said.client], h.round[known], *bands))
+            i = h.said.client
+            curves.append(Curve(view.clients[i], h.round[known], *bands, colour=view.colour(i)))
+    curves += _declared(found) if curves else []
     chart = view.chart("audit", "Estimated taper after each challenge", "taper (delta)", curves)
     return paragraphs([h.sentence for h in found]), (chart,) if curves else ()
+
+
+def _declared(found: Sequence[History]) -> list[Curve]:
+    """The tapers that the clients declared, as level lines."""
+    ends = found[0].round[[0, -1]]
+    tapers = sorted({h.said.declared_delta for h in found})
+    name = "declared" if len(tapers) == 1 else "declared {:g}"
+    return [
+        Curve(name.format(taper), ends, [taper] * 2, line="dashed", colour=6) for taper in tapers
+    ]
 
 
 def intervals(view: View) -> Part | None:
@@ -80,12 +97,7 @@ def intervals(view: View) -> Part | None:
     from fedtaper.outcomes.intervals import intervals as error_bars
 
     run = view.run
-    if (
-        run.diverged
-        or run.w is None
-        or len(run.round) < 2
-        or not is_quadratic(run.experiment.problem)
-    ):
+    if view.away or run.w is None or len(run.round) < 2 or not is_quadratic(run.experiment.problem):
         return None
     try:
         found = error_bars(replace(run, w=run.w[:1]) if run.many else run)
@@ -110,7 +122,7 @@ def board(view: View) -> Part | None:
     run = view.run
     shown = is_quadratic(run.experiment.problem) or run.updates is not None
     if (
-        run.diverged
+        view.away
         or len(run.round) < 2
         or not (shown or run.challenges is not None or run.looks is not None)
     ):

@@ -149,7 +149,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "")
 def paragraphs(texts: Iterable[str], kind: str = "") -> str:
     """One paragraph per text."""
     mark = f' class="{kind}"' if kind else ""
-    return "".join(f"<p{mark}>{escape(text)}</p>" for text in texts)
+    made = "".join(f"<p{mark}>{escape(text)}</p>" for text in texts)
+    return _OPTIMUM.sub(_UNBROKEN, made.replace(" %", "\N{NO-BREAK SPACE}%"))
 
 
 def folded(title: str, html: str) -> str:

@@ -56,7 +56,7 @@ def last_round(view: View) -> Part | None:
         return None
     many = len(view.run.seeds) > 1
     known = np.all([np.isfinite(np.atleast_2d(v)).any(axis=0) for v in shown.values()], axis=0)
-    lost = bool(view.run.diverged) and not known[-1]
+    lost = view.away and not known[-1]
     if lost and not known.any():
         return None
     at = int(np.flatnonzero(known)[-1]) if lost else -1
@@ -107,11 +107,7 @@ def convergence(view: View) -> Part | None:
     """Distances, norms and steps; the shared model and its optima, if they are known."""
     names = [m for m in labels.metrics(view.run) if m in CONVERGENCE]
     charts = metric_charts(view, names)
-    if (
-        is_quadratic(view.run.experiment.problem)
-        and view.run.w is not None
-        and not view.run.diverged
-    ):
+    if is_quadratic(view.run.experiment.problem) and view.run.w is not None and not view.away:
         charts = (*charts, _trajectory(view))
     return Part("Convergence", charts=charts) if charts else None
 
@@ -147,8 +143,9 @@ def influence(view: View) -> Part | None:
     p = np.concatenate([e.effective_influence(int(k) - 1, int(k)) for k in rounds])
     drawn = spread([g.effective for g in groups])
     curves = [
-        Curve(labels.who(view.clients, g), rounds, p[:, g.clients[0]])
+        Curve(labels.who(view.clients, g), rounds, p[:, i], colour=view.colour(i))
         for g in (groups[j] for j in drawn)
+        for i in g.clients[:1]
     ]
     unit = "relative to " + view.clients[e.reference]
     chart = view.chart("influence", "Influence", unit, curves)
@@ -175,7 +172,10 @@ def _sent(view: View) -> tuple[Chart, ...]:
         return ()
     middle = np.median(norms, axis=0) if norms.ndim == 3 else norms
     drawn = spread(view.run.experiment.influence().effective)
-    curves = [Curve(view.clients[i], view.rounds, middle[view.at, i]) for i in drawn]
+    curves = [
+        Curve(view.clients[i], view.rounds, middle[view.at, i], colour=view.colour(i))
+        for i in drawn
+    ]
     return (view.chart("updates", "What each client sent", "size of the update", curves),)
 
 
@@ -183,7 +183,7 @@ def tracking(view: View) -> Part | None:
     """How closely the run follows the limit ODE, if that is known in closed form."""
     from fedtaper.theory.tracking import tracking_error
 
-    if view.run.diverged or not is_quadratic(view.run.experiment.problem):
+    if view.away or not is_quadratic(view.run.experiment.problem):
         return None
     try:
         found = tracking_error(view.run)

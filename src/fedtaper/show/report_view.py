@@ -14,7 +14,7 @@ from fedtaper.core.errors import FedtaperWarning
 from fedtaper.core.tables import capital
 from fedtaper.results import Run
 from fedtaper.show import labels
-from fedtaper.show.charts import Chart, Curve, thin
+from fedtaper.show.charts import MOST_CURVES, Chart, Curve, thin
 from fedtaper.show.report_compare import many_rounds, wide
 from fedtaper.show.report_page import slug
 
@@ -34,6 +34,16 @@ class View:
         self.at = thin(len(run.round), points)
         self.rounds = run.round[self.at]
         self.log_x = many_rounds([run])
+
+    @property
+    def away(self) -> bool:
+        """Whether a seed diverged, or its model is farther away than a number can say."""
+        ends = self.run.metrics.get("error", np.zeros((1, 1)))[..., -1:]
+        return bool(self.run.diverged) or not np.isfinite(ends).all()
+
+    def colour(self, client: int) -> int | None:
+        """A client's place in the palette, the same in all charts; None if there are too many."""
+        return client if len(self.clients) <= MOST_CURVES else None
 
     @cached_property
     def audit(self) -> tuple[Audit, list[str]] | None:

@@ -26,7 +26,8 @@ class Stability:
 
     ``peak`` is the largest factor by which a distance grows in the first rounds, as a
     power of ten, and ``peak_round`` the round of it; ``growth`` is the factor of the last round
-    looked at (above 1: the distance never shrinks again).
+    looked at (above 1: the distance never shrinks again). ``names`` are those of ``clients``, if
+    the experiment has names.
     """
 
     clients: tuple[int, ...]
@@ -37,6 +38,7 @@ class Stability:
     growth: float
     safe_offset: float
     safe_c: float
+    names: tuple[str, ...] = ()
 
     @property
     def stable(self) -> bool:
@@ -48,11 +50,8 @@ class Stability:
         """What will happen and what to change, in one line."""
         if self.stable:
             return "every first step is below 2 / curvature"
-        several = "clients " if len(self.clients) > 1 else "client "
-        more = f" and {len(self.clients) - 3} more" if len(self.clients) > 3 else ""
-        who = several + ", ".join(str(i) for i in self.clients[:3]) + more
         start = (
-            f"the first step size of {who} is above 2 / curvature "
+            f"the first step size of {self._who()} is above 2 / curvature "
             f"({self.first_step:g}, limit {2 / self.curvature:.3g})"
         )
         if math.isnan(self.growth):
@@ -77,6 +76,16 @@ class Stability:
             f"{self.peak_round}) before it contracts; offset = {self.safe_offset:.0f} or "
             f"c = {self.safe_c:.3g} avoids the climb"
         )
+
+    def _who(self) -> str:
+        """The clients in words: all of a few, or the first three."""
+        several = "clients " if len(self.clients) > 1 else "client "
+        each = self.names or tuple(str(i) for i in self.clients)
+        first, last = (
+            (each[:3], f"{len(each) - 3} more") if len(each) > 4 else (each[:-1], each[-1])
+        )
+        shown = f"{', '.join(first)} and {last}" if first else last
+        return shown if self.names else several + shown
 
 
 def stability(experiment: Experiment) -> Stability:
@@ -154,6 +163,7 @@ def stability_at(experiment: Experiment, curvature: Any) -> Stability:
         growth=growth,
         safe_offset=offset,
         safe_c=float((1.0 if offset else 2.0) / curvature[worst]),
+        names=tuple(experiment.names[i] for i in bad) if experiment.names else (),
     )
 
 
