@@ -81,6 +81,14 @@ def test_numbers_and_ticks(drawn):
     assert steps == pytest.approx([steps[0]] * len(steps))
 
 
+def test_one_round_on_a_log_axis_has_no_tick_but_its_own(drawn):
+    one = {"xlabel": "round", "logX": True, "x": [1], "series": [{"name": "a", "values": [3]}]}
+    page = drawn(spec=one)
+    assert scale(page, "x") == [0.5, 2]
+    ticks = page.evaluate("made.u.axes[0]._splits")
+    assert [tick for tick in ticks if tick is not None] == [1, 2]
+
+
 def test_hover_and_keys_read_values(drawn):
     page = drawn()
     assert values(page) == ["1", "–", "6"]  # the last ones; 0 has no place on a log axis

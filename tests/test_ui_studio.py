@@ -33,6 +33,8 @@ def test_studio_numbers_are_the_librarys(page):
     run = ft.run(e)
     assert shown["end"]["model"] == pytest.approx(run.w[-1], rel=1e-6)
     assert shown["end"]["error"] == pytest.approx(run.metrics["error"][-1], rel=1e-6)
+    limit = shown["distance"]["limit"]["values"][-1]
+    assert limit == pytest.approx(run.metrics["error_limit"][-1], rel=1e-6)
     band = ft.intervals(run).model
     assert shown["intervals"]["low"] == pytest.approx(band.low, rel=1e-5)
     assert shown["intervals"]["high"] == pytest.approx(band.high, rel=1e-5)
@@ -62,6 +64,7 @@ def test_influence_sliders_give_exactly_the_influence(page):
     shown = page.post("/api/draw", json=asked).json()
     assert [row["now"] for row in shown["table"]] == pytest.approx([1, 0.25])
     assert shown["influence"]["groups"][1]["values"] == pytest.approx([0.25] * studio.CURVE)
+    assert set(shown["distance"]) == {"run", "ode"}  # p_n = p: no second line over the first
 
 
 def test_presets_are_the_papers(page):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from _site import put
+from fedtaper.core.tables import capital
 
 TITLES = {
     "regression": "Regression, at the paper's size",
@@ -14,6 +15,7 @@ TITLES = {
     "bloodmnist": "Images: BloodMNIST",
     "organamnist": "Images: OrganAMNIST, a subset",
     "audit": "The audit",
+    "challenges": "The audit by challenges",
     "audit-digits": "The audit on digits",
     "outcomes": "Outcomes",
     "moving": "Late, rare and moving clients",
@@ -81,7 +83,7 @@ def claim(folder: str) -> Any:
                 f"({folder}-{row['id'].lower()})=\n",
                 f"## {row['id']}\n",
                 f"*{safe(row['statement'])}*\n",
-                f"**{row['verdict']}.** {safe(row['summary'])}\n",
+                f"**{row['verdict']}.** {safe(capital(row['summary']))}\n",
                 *pictures,
                 f"- Measured: {safe(row['measure'])}",
                 f"- It would be refuted by: {safe(row['refuted_by'])}",

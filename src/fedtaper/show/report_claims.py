@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.tables import capital
 from fedtaper.show.labels import number
 from fedtaper.show.report_page import Section, folded, image, paragraphs, table
 
@@ -52,7 +53,7 @@ def _claim(c: dict[str, Any], folder: Path) -> Section:
     return Section(
         c["id"],
         f"<p class={kind}>{escape(c['verdict'])}</p>"
-        f"{paragraphs([c['statement'], c['summary']])}"
+        f"{paragraphs([c['statement'], capital(c['summary'])])}"
         f"<p><b>Nearest setting that shows it:</b> {escape(c['nearest'])}.</p>{pictures}"
         + folded(
             "Deciding numbers",

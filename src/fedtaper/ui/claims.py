@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.tables import capital
 from fedtaper.ui.folder import Tree, inside
 
 CLAIMS_FILE = "claims.json"
@@ -34,6 +35,7 @@ def _ledger(name: str, folder: Path) -> dict[str, Any]:
 
 def _claim(row: dict[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {name: str(row.get(name, "")) for name in TEXTS}
+    out["summary"] = capital(out["summary"])
     out["seconds"] = row.get("seconds")
     out["figures"] = [str(f) for f in row.get("figures", []) if Path(str(f)).suffix in KINDS]
     names = ("name", "value", "low", "high", "threshold", "passed")

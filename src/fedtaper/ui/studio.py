@@ -224,8 +224,11 @@ def _model(e: Experiment, path: Any, made: Any, equilibria: Any) -> tuple[Any, A
         shown = made.round[places].tolist()
         model["run"] = {"round": shown, "w": numbers(made.w[places].T[:COORDINATES])}
         distance["run"] = {"round": shown, "values": numbers(made.metrics["error"][places])}
-        limit = numbers(made.metrics["error_limit"][places])
-        distance["limit"] = {"round": shown, "values": limit}
+        if not np.allclose(
+            equilibria["now"], equilibria["limit"], rtol=1e-6
+        ):  # else one line is both
+            limit = numbers(made.metrics["error_limit"][places])
+            distance["limit"] = {"round": shown, "values": limit}
     if path is not None:
         gap = np.linalg.norm(w - equilibria["now"], axis=1)
         least = 1e-3 * np.min(made.metrics["error"]) if "run" in distance else 0.0

@@ -190,12 +190,12 @@ class Chart {
       grid: line, ticks: { ...line, size: 4 }, gap: 4,
       values: (u, splits) => splits.map((v) => (v === null ? "" : format(v))),
     };
+    const whole = which === "x" && this.spec.series.every((one) => (one.x ?? this.spec.x).every(Number.isInteger));
     if (log) {
-      made.splits = (u, i, min, max) => logTicks(min, max);
+      made.splits = (u, i, min, max) => logTicks(min, max).filter((v) => !whole || Number.isInteger(v));
       made.filter = (u, splits) => splits; made.incrs = (u, i, min, max) => [Math.max(5, max - min)]; // beyond 1e16
     }
-    const whole = this.spec.series.every((one) => (one.x ?? this.spec.x).every(Number.isInteger));
-    if (which === "x" && !log && whole) {
+    if (!log && whole) {
       made.incrs = [...Array(12).keys()].flatMap((e) => [1, 2, 5].map((f) => f * 10 ** e));
     }
     if (which === "x") return { ...made, label, labelSize: 20, labelGap: 0, size: 30, space: 56 };
@@ -227,8 +227,11 @@ class Chart {
     const { out, bands } = this.curves();
     const scale = (which) => ({
       time: false, distr: this.log[which] ? 3 : 1,
-      range: (u, min, max) => (which === "x" && min !== null && min !== max
-        ? [min, max] : padded(min, max, this.log[which])),
+      range: (u, min, max) => {
+        const only = which === "x" && u.data[0].length === 1 ? u.data[0][0] : null;
+        if (only !== null) return padded(only, only, this.log.x); // one round is no decade
+        return which === "x" && min !== null && min !== max ? [min, max] : padded(min, max, this.log[which]);
+      },
     });
     const data = columns(this.spec, this.log.x, this.log.y);
     const options = {

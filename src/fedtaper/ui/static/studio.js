@@ -150,15 +150,16 @@ function clients(rows) {
 
 function influence(found) {
   const series = found.groups.map((g) => ({ name: g.who, values: g.values }));
-  return { title: "influence p_n", xlabel: `n (the run ends at ${found.horizon.toLocaleString("en")})`,
+  return { title: "Influence p_n", xlabel: `n (the run ends at ${found.horizon.toLocaleString("en")})`,
     ylabel: "relative to the client with the most influence in the limit", logX: true, x: found.n, series };
 }
 
 function distance(found) {
-  const names = { run: "simulation to w*(p_n)", limit: "simulation to w*(p)", ode: "ODE to w*(p_n)" };
-  const series = Object.entries(names).filter(([key]) => found[key]).map(([key, name], colour) =>
-    ({ name, x: found[key].round, values: found[key].values, colour, style: key === "ode" ? "dashed" : "solid" }));
-  return { title: "distance", xlabel: "round", ylabel: "Euclidean", logX: true, logY: true, x: [], series };
+  const looks = { run: ["simulation to w*(p_n)", 0, "solid"], limit: ["simulation to w*(p)", 1, "solid"],
+    ode: ["ODE to w*(p_n)", 2, "dashed"] };
+  const series = Object.entries(looks).filter(([key]) => found[key]).map(([key, [name, colour, style]]) =>
+    ({ name, x: found[key].round, values: found[key].values, colour, style }));
+  return { title: "Distance to the optimum", xlabel: "round", logX: true, logY: true, x: [], series };
 }
 
 function model(found) {
@@ -170,5 +171,5 @@ function model(found) {
         low: found.ode.low?.[j], high: found.ode.high?.[j] });
     }
   }
-  return { title: "model", xlabel: "round", logX: true, x: [], series };
+  return { title: "Shared model", xlabel: "round", logX: true, x: [], series };
 }
