@@ -351,6 +351,20 @@ def test_keyboard_alone(open_page):
     tab_to("n.textContent === 'Run it'", 80)
 
 
+def test_ctrl_c_with_an_open_page_is_quiet(browser, tmp_path):
+    words = [sys.executable, "-m", "fedtaper", "ui", str(tmp_path), "--port", "0", "--no-browser"]
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, **how) as server:
+        context = browser.new_context()
+        page = context.new_page()
+        with page.expect_response("**/api/events*"):
+            page.goto(server.stdout.readline().split()[1])
+        server.send_signal(signal.SIGINT)
+        assert server.wait(20) == 0 and server.stderr.read() == ""
+        page.get_by_role("alert").get_by_text("still running?").wait_for()
+        context.close()
+
+
 def test_without_the_token_nothing_is_shown(served, browser):
     context = browser.new_context()
     page = context.new_page()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import html
+import logging
 import os
 import secrets
 import socket
@@ -12,6 +14,7 @@ import webbrowser
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.ui.server import make_app
@@ -32,7 +35,8 @@ def serve(root: Path, port: int, browser: bool, say: Callable[[str], None]) -> N
     with bound(port) as place:
         port = place.getsockname()[1]
         address = f"http://{HOST}:{port}/#token={token}"
-        app = make_app(root, token, port, warm=True)
+        ending = asyncio.Event()
+        app = make_app(root, token, port, warm=True, ending=ending)
         settings = uvicorn.Config(
             app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, lifespan="off"
         )
@@ -41,12 +45,25 @@ def serve(root: Path, port: int, browser: bool, say: Callable[[str], None]) -> N
         try:
             if door is not None:
                 webbrowser.open(door.as_uri())
-            uvicorn.Server(settings).run(sockets=[place])
+            _server(settings, ending).run(sockets=[place])
         except KeyboardInterrupt:
             pass  # the usual way to end it
         finally:
             if door is not None:
                 door.unlink(missing_ok=True)
+
+
+def _server(settings: Any, ending: asyncio.Event) -> Any:
+    """A server that ends with open pages without a word: their streams end first."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            ending.set()
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # of answers cut short
+            await super().shutdown(sockets)
+
+    return Server(settings)
 
 
 def bound(port: int) -> socket.socket:

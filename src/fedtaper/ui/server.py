@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,14 @@ BREATH = 15.0  # seconds after which a silent stream says that it is there
 KEPT = 32  # answers about runs that are kept until the run changes
 
 
-def make_app(root: Path, token: str, port: int, warm: bool = False) -> Any:
-    """The ASGI application for one folder."""
+def make_app(
+    root: Path, token: str, port: int, warm: bool = False, ending: asyncio.Event | None = None
+) -> Any:
+    """The ASGI application for one folder; ``ending`` says that the server is about to stop."""
     from starlette.applications import Starlette
     from starlette.routing import Route
 
-    api = Api(root.resolve())
+    api = Api(root.resolve(), ending or asyncio.Event())
     if warm:
         threading.Thread(target=studio.warm_up, daemon=True).start()
     routes = [Route("/", page_answer), Route("/static/{name:path}", page_answer)]
@@ -44,8 +47,8 @@ def make_app(root: Path, token: str, port: int, warm: bool = False) -> Any:
 class Api:
     """What the page may ask: each is a plain function of the request's arguments."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, ending: asyncio.Event) -> None:
+        self.root, self.ending = root, ending
         self.jobs = Jobs(root)
         self.runs = Runs(root, self.jobs.alive)
         self._kept: dict[Any, Any] = {}
@@ -122,7 +125,7 @@ class Api:
     async def _stream(self, since: int) -> AsyncIterator[str]:
         silent = 0.0
         failed: dict[str, str] = {}
-        while True:
+        while not self.ending.is_set():
             await asyncio.to_thread(self.runs.scan)
             since, changed = self.runs.changes(since)
             now = self.jobs.failed()
@@ -135,7 +138,8 @@ class Api:
                 yield ": here\n\n"
             pause = LIVE if self.runs.busy else IDLE
             silent += pause
-            await asyncio.sleep(0.05 if self.runs.waiting else pause)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.ending.wait(), 0.05 if self.runs.waiting else pause)
 
 
 def _studio_page() -> dict[str, Any]:
