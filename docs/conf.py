@@ -19,6 +19,7 @@ release = version = __version__
 SOURCE = "https://github.com/fedtaper/fedtaper/blob/main"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+smartquotes_action = "qe"  # quotes and ellipses: a dash made of "--" would change an option
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3

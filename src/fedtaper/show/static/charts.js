@@ -227,11 +227,8 @@ class Chart {
     const { out, bands } = this.curves();
     const scale = (which) => ({
       time: false, distr: this.log[which] ? 3 : 1,
-      range: (u, min, max) => {
-        const only = which === "x" && u.data[0].length === 1 ? u.data[0][0] : null;
-        if (only !== null) return padded(only, only, this.log.x); // one round is no decade
-        return which === "x" && min !== null && min !== max ? [min, max] : padded(min, max, this.log[which]);
-      },
+      range: (u, min, max) => (which === "y" || min === null ? padded(min, max, this.log[which])
+        : u.data[0].length > 1 ? [min, max] : padded(u.data[0][0], u.data[0][0], this.log.x)), // one round
     });
     const data = columns(this.spec, this.log.x, this.log.y);
     const options = {
