@@ -35,6 +35,7 @@ KINDS = {
         "local": ft.Proximal(0.1),
         "own_clock": True,
     },
+    "momentum": {"delays": (0, 3, 1, 2), "server": ft.AverageMomentum(0.5)},
 }
 
 

@@ -31,8 +31,7 @@ _MEAN, _ADAGRAD, _ADAM, _YOGI, _MOMENTUM = range(5)
 _SECOND = {server.Adagrad: _ADAGRAD, server.Adam: _ADAM, server.Yogi: _YOGI}
 _GOLDEN, _LOW_32, _S32 = draws.GOLDEN, draws.LOW_32, draws.S32
 
-_SCALED, _NOISE = behaviours.SCALED, behaviours.NOISE
-_MATCHED_COPY = behaviours.MATCHED_COPY
+_SCALED, _NOISE, _MATCHED_COPY = behaviours.SCALED, behaviours.NOISE, behaviours.MATCHED_COPY
 
 _mix = njit(inline="always")(draws.mix)
 _normal_place = njit(draws.normal_place)
@@ -138,12 +137,7 @@ def _advance_seeds(e: Experiment, state: State, block: Block, a: Any, part: Any)
     found = [e.round_weights(first, first + rounds, int(seed)) for seed in who]
     weights, present = (np.stack(part) for part in zip(*found, strict=True))
     starts = np.concatenate([[0], np.cumsum(problem.sizes)[:-1]])
-    rule, constants = _MEAN, (1.0,) * 4
-    if isinstance(e.server, server.Adagrad | server.Adam | server.Yogi):
-        rule = _SECOND[type(e.server)]
-        constants = (e.server.eta, e.server.b1, e.server.b2, e.server.tau)
-    if isinstance(e.server, server.AverageMomentum):
-        rule, constants = _MOMENTUM, (1.0, e.server.beta, 1.0, 1.0)
+    rule, constants = _server_rule(e)
     moments = [*(array[low:high] for array in state.memory), state.w[:0], state.w[:0]]
     ahead = isinstance(e.local, momentum.Momentum) and e.local.nesterov
     beta = e.local.beta if isinstance(e.local, momentum.Momentum) else 0.0
@@ -163,6 +157,15 @@ def _advance_seeds(e: Experiment, state: State, block: Block, a: Any, part: Any)
         none if block.updates is None else block.updates[low:high],
         kind, scale, np.empty((0, 0, 0)) if state.last is None else state.last[low:high],
     )  # fmt: skip
+
+
+def _server_rule(e: Experiment) -> tuple[int, tuple[float, ...]]:
+    """The server rule's number, and its constants."""
+    if isinstance(e.server, server.Adagrad | server.Adam | server.Yogi):
+        return _SECOND[type(e.server)], (e.server.eta, e.server.b1, e.server.b2, e.server.tau)
+    if isinstance(e.server, server.AverageMomentum):
+        return _MOMENTUM, (1.0, e.server.beta, 1.0, 1.0)
+    return _MEAN, (1.0,) * 4
 
 
 @njit(inline="always")

@@ -20,8 +20,7 @@ from fedtaper.core import draws
 from fedtaper.core.protocols import Array, Block, Capabilities, Options, State, as_linear, as_stream
 from fedtaper.engines import new_block, quick_rounds
 from fedtaper.engines.compiled import (
-    _MEAN,
-    _SECOND,
+    _MOMENTUM,
     FMA,
     SEEDS_PER_THREAD,
     WIDE,
@@ -30,12 +29,13 @@ from fedtaper.engines.compiled import (
     _fill_batch,
     _gradient,
     _gradient_wide,
+    _momentum_step,
+    _server_rule,
     _server_step,
 )
 from fedtaper.engines.history import Timeline
 from fedtaper.engines.steered import client_losses
 from fedtaper.experiment import Experiment
-from fedtaper.rules import server
 
 _GOLDEN, _MIX_2, _ONE = draws.GOLDEN, draws._MIX_2, np.uint64(1)
 _mix = njit(inline="always")(draws.mix)
@@ -96,11 +96,8 @@ class EventSession:
         slots = self.timeline.table(some, first, first + rounds)
         low, a = self.timeline.step_sizes(slots.row)
         weights = e.server_weights(e.step_sums(first, first + rounds))
-        rule, constants = _MEAN, (1.0,) * 4
-        if isinstance(e.server, server.Adagrad | server.Adam | server.Yogi):
-            rule = _SECOND[type(e.server)]
-            constants = (e.server.eta, e.server.b1, e.server.b2, e.server.tau)
-        moments = [array[some] for array in state.memory] or [state.w[:0], state.w[:0]]
+        rule, constants = _server_rule(e)
+        moments = [*(array[some] for array in state.memory), state.w[:0], state.w[:0]]
         dim = e.problem.dim
         assert block.w is not None and state.history is not None
         none = np.empty((0, 0, 0, 1))
@@ -268,7 +265,10 @@ def _rounds(  # noqa: PLR0912 (one loop nest: cutting it up would cost speed)
                     square += moves[z, i, j] * moves[z, i, j]
                 update_norms[z, k, i] = np.sqrt(square)
             if dead_round[z] == 0:
-                _server_step(rule, constants, w, update, first_moment, second_moment, z)
+                if rule == _MOMENTUM:
+                    _momentum_step(constants[1], w, update, first_moment, z)
+                else:
+                    _server_step(rule, constants, w, update, first_moment, second_moment, z)
                 trajectory[z, k] = w[z]
                 history[z, (first_round + k + 1) % depth] = w[z]
                 if updates.shape[0]:

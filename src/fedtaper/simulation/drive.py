@@ -185,10 +185,17 @@ class Course:
 
     @property
     def _rounds(self) -> int:
-        """How many rounds the next block has: one if something looks at each round."""
-        e, left = self.record.e, self.record.e.rounds - self.state.round
-        one = self._each or bool(self.callbacks)
-        return 1 if one else min(left, self.engine.block_rounds(e, len(self.state.seeds)))
+        """How many rounds the next block has: one if something looks at each round.
+
+        None goes beyond a look of the controller: rounds are measured with the scales that they
+        were made with.
+        """
+        if self._each or self.callbacks:
+            return 1
+        e, controller = self.record.e, self.record.controller
+        most = self.engine.block_rounds(e, len(self.state.seeds))
+        assert controller is not None
+        return controller.quiet(min(e.rounds - self.state.round, most))
 
     def _block(self) -> None:
         """Some rounds, or none of them: if the user's code fails, the state before is kept."""
@@ -199,6 +206,9 @@ class Course:
         try:
             block = _block(self.session, record, rounds)
             record.add(first, before.w if record.w is not None else None, block)
+            if record.controller is not None:
+                record.controller.after_rounds(self.session)
+            record.follow()
             self._call()
         except Exception as trouble:
             if isinstance(trouble, OwnCodeError) and trouble.round is None and rounds == 1:
@@ -242,16 +252,14 @@ class Course:
 
 
 def _block(session: Session, record: Recorder, rounds: int) -> Block:
-    """Several rounds as one block, with the challenges and looks that fall between them."""
-    parts, challenger, controller = [], record.challenger, record.controller
-    assert challenger is not None and controller is not None
+    """Several rounds as one block, with the challenges that fall between them."""
+    parts, challenger = [], record.challenger
+    assert challenger is not None
     while rounds:
         challenger.before_round(session)
-        made = controller.quiet(challenger.quiet(rounds))
+        made = challenger.quiet(rounds)
         parts.append(session.advance(made))
         rounds -= made
-        controller.after_rounds(session)
-        record.follow()
     return joined(parts)
 
 
