@@ -51,7 +51,7 @@ class Stopped(BaseException):
 def regressions(draw):
     """Any kind of regression: few and many clients, features and local updates."""
     clients, dim = draw(st.integers(1, 12)), draw(st.sampled_from([1, 2, 3, 9, 17]))
-    chosen = dict(num_clients=clients, dim=dim, feature_spread=1.0, seed=4)
+    chosen = {"num_clients": clients, "dim": dim, "feature_spread": 1.0, "seed": 4}
     kind = draw(st.sampled_from(["linear", "stream", "moving"]))
     if kind == "linear":
         problem = ft.LinearRegression(samples=draw(st.integers(20, 60)), **chosen)

@@ -1,7 +1,9 @@
 """The edge: odd names, extreme numbers, wrong types. Each of these failed before it was mended."""
 
+import io
 import json
 import struct
+import zipfile
 import zlib
 from dataclasses import replace
 
@@ -14,6 +16,7 @@ import fedtaper as ft
 from fedtaper.cli.main import app
 from fedtaper.cli.terminal import show_error, show_warning
 from fedtaper.deploy.scaffold import new_app
+from fedtaper.storage import tensors
 
 
 def test_brackets_in_paths_are_not_markup(tmp_path, monkeypatch):
@@ -150,6 +153,32 @@ def test_what_no_memory_holds_is_refused_at_once(tmp_path):
         assert ft.ImageClassification(
             str(tmp_path / "own.npz"), split=ft.Iid(), num_clients=2
         ).sizes
+
+
+def test_a_file_that_claims_to_hold_more_than_any_memory_is_refused(tmp_path):
+    """An npz of 800 bytes whose images are said to take 730 GiB was a raw MemoryError."""
+    with zipfile.ZipFile(tmp_path / "own.npz", "w") as archive:
+        for part in ("train", "test"):
+            for name, shape, kind in (("images", (10**9, 28, 28), "|u1"), ("labels", (9,), "<i8")):
+                head = io.BytesIO()
+                about = {"descr": kind, "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(head, about)
+                archive.writestr(f"{part}_{name}.npy", head.getvalue() + bytes(72))
+    with pytest.raises(ft.FedtaperError, match=r"own.npz (says that it holds more|is damaged)"):
+        assert ft.ImageClassification(str(tmp_path / "own.npz"), num_clients=2).sizes
+
+
+def test_a_model_file_with_a_damaged_head_is_one_line(tmp_path, tiny):
+    """Deep nesting was a RecursionError, an infinite size an OverflowError."""
+    e = ft.Experiment(tiny, ft.Power(0.1, 0.8), 2, local_steps=2, batch_size=4)
+    sizes = '{"w": {"dtype": "F64", "shape": [1e400], "data_offsets": [0, 0]}}'
+    for head in (b"[" * 100_000, sizes.encode()):
+        file = tmp_path / "model.safetensors"
+        file.write_bytes(len(head).to_bytes(8, "little") + head)
+        with pytest.raises(ft.FedtaperError, match="not a .safetensors file"):
+            tensors.read(file)
+        with pytest.raises(ft.FedtaperError):
+            ft.run(e, start=file)
 
 
 WRONG_CALLS = {  # raw errors among 10,000 wrong calls, before they were mended

@@ -72,3 +72,35 @@ def test_a_damaged_file_and_a_second_writer_are_told(tmp_path):
     (tmp_path / "claims.json").unlink()
     with store.only_writer(tmp_path), pytest.raises(ft.FedtaperError, match="another"):
         reproduce(claims([]), tmp_path, seeds=10)
+
+
+DAMAGED = {  # raw errors of the report, of --resume, or of both
+    "deep": "[" * 200_000,
+    "no table": '{"claims": [1]}',
+    "a claim without a verdict": '{"claims": [{"id": "R1", "summary": "s", "seconds": 1}]}',
+    "no seconds": '{"claims": [{"id": "R1", "verdict": "v", "summary": "s", "seconds": null}]}',
+    "numbers for texts": '{"claims": [{"id": "R1", "verdict": 3, "summary": [], "seconds": 1}]}',
+    "wanted is a number": '{"claims": [], "wanted": 5}',
+    "wanted holds lists": '{"claims": [], "wanted": [["R1"]]}',
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=list(DAMAGED))
+def test_any_damage_of_the_file_is_one_line(tmp_path, text):
+    file = tmp_path / "claims.json"
+    for work in (
+        lambda: ft.report([tmp_path], tmp_path / "page.html"),
+        lambda: reproduce(claims([]), tmp_path, seeds=10, resume=True),
+    ):
+        file.write_text(text)
+        with pytest.raises(ft.FedtaperError, match=r"claims.json is damaged") as found:
+            work()
+        assert "\n" not in str(found.value)
+        assert file.read_text() == text, "what cannot be read is not written over"
+
+
+def test_half_a_character_in_the_file_is_shown_as_a_question_mark(tmp_path):
+    reproduce(claims([])[:1], tmp_path, seeds=10)
+    file = tmp_path / "claims.json"
+    file.write_text(file.read_text().replace("statement R1", "half \\ud800."))
+    assert "half ?." in ft.report([tmp_path], tmp_path / "page.html").read_text()

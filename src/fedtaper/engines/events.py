@@ -202,7 +202,7 @@ def _stream_gradient(
 
 
 @njit(nogil=True, cache=True, fastmath=FMA)
-def _rounds(  # noqa: PLR0912 (one loop nest: cutting it up would cost speed)
+def _rounds(  # noqa: PLR0912, PLR0915 (one loop nest: cutting it up would cost speed)
     rows, starts, sizes, rhos, spreads, noises, lengths, targets, zeros,
     seeds, client, base, draw, row, factor, a, steps, weights, batch_size,
     mu, rule, constants,

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from fedtaper.core.errors import FedtaperError
-from fedtaper.storage import store
+from fedtaper.storage import durable, store
 
 CLAIMS_FILE = "claims.json"
+NEEDED = {"id": str, "verdict": str, "summary": str, "seconds": int | float}
 Row = dict[str, Any]
 
 
@@ -26,11 +27,14 @@ def read(folder: Path) -> dict[str, Any]:
         return {"provenance": {}, "claims": [], "wanted": []}
     try:
         page = json.loads(path.read_text(encoding="utf-8"))
-        if not all(isinstance(row["id"], str) for row in page["claims"]):
-            raise ValueError("a claim without an id")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as trouble:
+        for row in page["claims"]:
+            if not all(isinstance(row[name], kind) for name, kind in NEEDED.items()):
+                raise ValueError(f"a claim needs {', '.join(NEEDED)}")
+        if not all(isinstance(one, str) for one in page.get("wanted", [])):
+            raise ValueError("its list of wanted claims holds other things")
+    except Exception as trouble:  # a damaged file may lead to any error
         raise FedtaperError(
-            f"{path} is damaged ({trouble}): move it away to judge its claims again"
+            f"{path} is damaged ({durable.said(trouble)}): move it away to judge its claims again"
         ) from None
     return {"wanted": [], **page}
 

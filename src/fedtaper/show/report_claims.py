@@ -11,6 +11,7 @@ from fedtaper.core.errors import FedtaperError
 from fedtaper.core.tables import capital
 from fedtaper.show.labels import number
 from fedtaper.show.report_page import Section, folded, image, paragraphs, table
+from fedtaper.storage.durable import said
 
 
 def sections(folder: Path) -> list[Section]:
@@ -23,9 +24,9 @@ def sections(folder: Path) -> list[Section]:
         left = [one for one in page.get("wanted", []) if one not in {c["id"] for c in claims}]
         overview += _missing(left)
         found = [_claim(c, folder) for c in claims]
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise FedtaperError(f"{folder}/claims.json is damaged: {problem}") from None
-    notes = escape(json.dumps(page.get("provenance", {}), indent=2))
+        notes = escape(json.dumps(page.get("provenance", {}), indent=2))
+    except Exception as problem:  # a damaged file may lead to any error
+        raise FedtaperError(f"{folder}/claims.json is damaged: {said(problem)}") from None
     overview += folded("Provenance", f"<pre tabindex='0'>{notes}</pre>")
     return [Section("The paper's claims", overview), *found]
 

@@ -252,7 +252,11 @@ def metrics_csv(run: Run) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file completely or not at all."""
-    durable.write(path, text.encode("utf-8", "surrogateescape"))
+    try:
+        content = text.encode("utf-8", "surrogateescape")  # a file's name may be any bytes
+    except UnicodeEncodeError:  # half a character, from a damaged file
+        content = text.encode("utf-8", "replace")
+    durable.write(path, content)
 
 
 def _text(path: Path, text: str) -> str:

@@ -74,6 +74,6 @@ def write(name: str, record: Any) -> None:
 def _all() -> dict[str, Any]:
     try:
         found = json.loads(file().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

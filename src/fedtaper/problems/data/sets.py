@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import tarfile
-import zipfile
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -119,9 +118,11 @@ def _read_npz(path: Path, source: Source) -> ImageData:
             f"there is no file {path}: put it there, or name no folder (data_dir=, "
             f"{FOLDER_VARIABLE}) to have it downloaded"
         ) from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as problem:
-        if isinstance(problem, FedtaperError):
-            raise
+    except FedtaperError:
+        raise
+    except MemoryError:
+        raise FedtaperError(f"{path} says that it holds more than fits in memory") from None
+    except Exception as problem:  # zip, struct and numpy each have errors of their own
         raise FedtaperError(f"{path} is damaged: {problem}; remove it and get it again") from None
     return _checked(path, source, arrays)
 
