@@ -175,7 +175,7 @@ def test_a_model_file_with_a_damaged_head_is_one_line(tmp_path, tiny):
     for head in (b"[" * 100_000, sizes.encode()):
         file = tmp_path / "model.safetensors"
         file.write_bytes(len(head).to_bytes(8, "little") + head)
-        with pytest.raises(ft.FedtaperError, match="not a .safetensors file"):
+        with pytest.raises(ft.FedtaperError, match=r"not a .safetensors file"):
             tensors.read(file)
         with pytest.raises(ft.FedtaperError):
             ft.run(e, start=file)
