@@ -167,6 +167,8 @@ def test_a_narrow_terminal_cuts_no_number_off(capsys, monkeypatch):
 def test_names_that_no_terminal_can_show(capsys):
     terminal.say("Written: [red]x\udcff\x1b[31m.html")
     assert capsys.readouterr().out == "Written: [red]x\\udcff\\x1b[31m.html\n"
+    terminal.table("", ["client", "p"], [["x\x1b[2J\x07", "1"], ["[/red]", "2"]])
+    assert capsys.readouterr().out.split() == ["client", "p", "x\\x1b[2J\\x07", "1", "[/red]", "2"]
 
 
 def test_a_federation_s_sites_have_their_names(folder):

@@ -157,7 +157,7 @@ def say(text: str, style: str | None = None) -> None:
 
 def _line(where: Console, text: str, style: str | None = None, used: int = 0) -> None:
     """Print a text; words longer than the terminal stay whole, so that paths can be copied."""
-    text = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    text = _printable(text)
     if where.is_terminal:
         lines = textwrap.wrap(
             text,
@@ -168,6 +168,11 @@ def _line(where: Console, text: str, style: str | None = None, used: int = 0) ->
         )
         text = "\n".join(lines)[used:]
     where.print(text, style=style, highlight=False, soft_wrap=True)
+
+
+def _printable(text: str) -> str:
+    """The text with control characters written out: they would move the cursor, or worse."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _plain(value: Any) -> Any:
@@ -216,6 +221,8 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]], left: 
         return
     if title:
         say(title, style="italic")
+    head = [_printable(name) for name in head]
+    found = [[_printable(c) if isinstance(c, str) else c for c in row] for row in found]
     broken = [False] + [number < left for number in range(1, len(head))]  # columns of words
     for wraps in (broken, [True, *broken[1:]]):
         if _narrowest(head, found, wraps) <= console.width:
