@@ -38,3 +38,15 @@ def test_links(page):
         assert target.exists(), link
         if place:
             assert place in anchors(target.read_text(encoding="utf-8")), link
+
+
+def test_the_page_of_findings_names_tests_that_exist():
+    """And no two rows say the same."""
+    text = (ROOT / "docs/development/findings.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(test_\w+)(?:::(test_\w+))?`", text)
+    assert len(named) > 80
+    for file, test in named:
+        found = (ROOT / f"tests/{file}.py").read_text(encoding="utf-8")
+        assert not test or f"\ndef {test}(" in found, f"{file}::{test}"
+    rows = re.findall(r"^\| (?!what|---)(.+?) \|", text, flags=re.M)
+    assert len(set(rows)) == len(rows) > 60

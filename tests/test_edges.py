@@ -118,6 +118,20 @@ def test_clients_that_never_take_part(tiny):
         ft.Experiment(tiny, schedules, 5, local_steps=2, batch_size=4, participation=[1, 0, 1])
 
 
+def test_the_reference_client_never_takes_part(tiny):
+    """Its influence is 0, and shares are those of the others alone."""
+    schedules = [ft.Power(0.1, 0.76), ft.Power(0.1, 1.0), ft.Power(0.1, 0.9)]
+    how = {"rounds": 8, "local_steps": 2, "batch_size": 4}
+    with pytest.warns(ft.FedtaperWarning, match="client 0 never takes part"):
+        e = ft.Experiment(tiny, schedules, participation=[0, 1, 1], **how)
+    a = e.step_sizes(7, 8)[0].sum(axis=0)
+    assert e.influence(8).share == pytest.approx([0, a[1] / (a[1] + a[2]), a[2] / (a[1] + a[2])])
+    assert e.limit_influence / e.limit_influence.sum() == pytest.approx([0, 0, 1])
+    run = ft.run(e, engine="reference")
+    assert np.all(run.update_norms[:, 0] == 0) and np.all(np.isfinite(run.metrics["error"]))
+    assert np.all(np.isfinite(ft.forecast(e, n=1e6).w))
+
+
 @pytest.mark.parametrize("seed", [2**63, 2**64, 10**30])
 def test_seeds_beyond_64_bits_are_refused(tiny, seed):
     e = ft.Experiment(tiny, ft.Power(0.1, 0.8), 2, local_steps=2, batch_size=4, seed=2**63 - 1)
