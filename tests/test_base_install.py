@@ -4,6 +4,7 @@ A finder on ``sys.meta_path`` refuses what only the extras and the developers' t
 process sees what a fresh machine would, whatever is installed here.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -142,8 +143,21 @@ def test_commands_without_extras(folder, words, said):
     assert "Traceback" not in done.stderr
 
 
-def test_demo_and_claims_without_extras(tmp_path):
-    """``make demo`` on a fresh machine, and a claim about regression."""
+def test_the_demo_without_extras(tmp_path):
+    """``make demo`` on a fresh machine, with fewer seeds: all nine runs and their page."""
+    done = bare(COMMAND, tmp_path, ["demo", "--seeds", "2", "--out", "shown", "--json"])
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "Traceback" not in done.stderr
+    assert json.loads(done.stdout)["report"] == "shown/report.html"
+    page = (tmp_path / "shown/report.html").read_text()
+    stored = sorted(path.parent.name for path in tmp_path.glob("shown/*/config.toml"))
+    assert len(stored) == 9
+    for name in stored:
+        assert name in page
+
+
+def test_a_claim_without_extras(tmp_path):
+    """A claim about regression is judged."""
     words = ["reproduce", "R1", "--out", "claims", "--seeds", "10", "--quiet"]
     done = bare(COMMAND, tmp_path, words)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -79,7 +79,7 @@ def _read(problem: click.ClickException | FedtaperError) -> str:
     if isinstance(problem, FedtaperError):
         return str(problem)
     text = " ".join(problem.format_message().split())
-    context = getattr(problem, "ctx", None)
+    context = getattr(problem, "ctx", None)  # only errors of usage know their command
     return text if context is None else f"{text} See {context.command_path} --help."
 
 

@@ -108,6 +108,7 @@ def check_flag(name: str, value: Any) -> None:
 
 def check_problem(what: str, value: Any) -> None:
     """Refuse anything that is not a problem: a problem has a ``kind``."""
+    # anything may have been passed; this is the check that it declares what it is
     if isinstance(value, type) or not isinstance(getattr(value, "kind", None), str):
         raise FedtaperError(
             f"{what} needs a problem such as LinearRegression() or Custom(...), not {value!r:.80}"

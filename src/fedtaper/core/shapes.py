@@ -211,6 +211,7 @@ class Shaped(Shape):
     @property
     def formula(self) -> str:
         """The step size in words."""
+        # functions have a name, callable objects their class's
         name = getattr(self.shape, "__name__", type(self.shape).__name__)
         return f"{name}(n), in the limit {self.limit.formula}"
 

@@ -229,8 +229,9 @@ def _tensor(client: int, value: Any, name: str) -> torch.Tensor:
 
 def _where(value: Any, name: str) -> str:
     """The name of a data frame's first column that is not numeric, or of the array."""
+    # a user's table of any library: pandas and its like name their columns' types
     for column, kind in getattr(getattr(value, "dtypes", None), "items", dict)():
-        if getattr(kind, "kind", "O") not in "fiub":
+        if getattr(kind, "kind", "O") not in "fiub":  # NumPy's letters, which others copy
             return f"column {column!r}"
     return name
 
@@ -242,7 +243,7 @@ def _checked(client: int, made: InMemory, check_finite: bool, given: Any) -> InM
     for j, (tensor, value) in enumerate(zip(made.tensors, given, strict=True)):
         found = first_nonfinite(tensor) if check_finite and tensor.is_floating_point() else None
         if found is not None:
-            names = list(getattr(value, "columns", ()))
+            names = list(getattr(value, "columns", ()))  # data frames have them
             what = f"array {j}" if made.keys is None else repr(made.keys[j])
             inside = "".join(f", {names[k] if names else k!r}" for k in found[1:])
             raise FedtaperError(

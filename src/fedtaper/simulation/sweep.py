@@ -170,7 +170,7 @@ def _schedule(schedule: Any, name: str, value: Any, e: Experiment) -> Any:
         raise FedtaperError(
             f"over: {schedule!r} has no {name} to vary; vary whole schedules instead"
         )
-    held = {getattr(s, name, None) for s in e.schedules}
+    held = {getattr(s, name, None) for s in e.schedules}  # clients may differ in kind
     if len(held) > 1:
         raise FedtaperError(
             f"over: the clients differ in {name}, and one value for all would change their "

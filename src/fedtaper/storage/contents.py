@@ -74,7 +74,7 @@ def _of_array(array: Any) -> str:
 
 def _table(entry: Any) -> str:
     """A data frame or a series: its columns and its values."""
-    names = [str(name) for name in getattr(entry, "columns", ())]
+    names = [str(name) for name in getattr(entry, "columns", ())]  # a series has none
     values = entry.to_numpy()
     if values.dtype.kind == "O":
         return joined([*names, repr(values.tolist())])

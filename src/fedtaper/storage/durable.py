@@ -124,6 +124,7 @@ def as_path(value: Any) -> Path:
 
 def said(trouble: BaseException) -> str:
     """An exception in one short line."""
+    # errors of the system have words of their own, others do not
     text = getattr(trouble, "strerror", None) or str(trouble) or type(trouble).__name__
     return " ".join(str(text).split())[:200]
 

@@ -138,6 +138,7 @@ def _defaults(cls: Any) -> dict[str, str]:
 
 
 def _has_vars(value: Any) -> bool:
+    # a user's value of any kind; numbers and slotted objects have no __dict__
     return isinstance(getattr(value, "__dict__", None), dict)
 
 
@@ -157,7 +158,7 @@ def _code(thing: Any, depth: int) -> str:
     if path.startswith((OWN, "builtins:", "torch.")):
         return path
     inside = hashlib.sha256(_source(thing).encode()).hexdigest()[:8]
-    cells = getattr(thing, "__closure__", None) or ()
+    cells = getattr(thing, "__closure__", None) or ()  # functions have one, classes do not
     names = thing.__code__.co_freevars if cells else ()
     held = []
     for name, cell in zip(names, cells, strict=True):
@@ -175,7 +176,7 @@ def _source(thing: Any) -> str:
     try:
         lines = textwrap.dedent(inspect.getsource(thing))
     except (OSError, TypeError):
-        code = getattr(thing, "__code__", None)
+        code = getattr(thing, "__code__", None)  # functions have it, compiled ones do not
         return "" if code is None else repr((code.co_code, code.co_names, len(code.co_consts)))
     try:
         return ast.dump(ast.parse(lines))

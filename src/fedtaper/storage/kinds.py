@@ -114,6 +114,7 @@ def build(make: Any, settings: dict[str, Any], where: str) -> Any:
         raise FedtaperError(f"{where}: {trouble}") from None
     except Exception as trouble:  # wrong types fail in many ways; the user's classes in any
         words = " ".join(str(trouble).split()) or type(trouble).__name__
+        # classes and functions have a name, callable objects do not
         words = words.replace(f"{getattr(make, '__name__', '')}.__init__() ", "")
         raise FedtaperError(f"{where}: {words}") from None
 
