@@ -3,6 +3,7 @@
 import io
 import json
 import struct
+import warnings
 import zipfile
 import zlib
 from dataclasses import replace
@@ -231,3 +232,51 @@ def test_a_model_that_is_no_name_is_refused(wrong):
     """Two of 10,000 fuzzed files ended in a raw error of it."""
     with pytest.raises(ft.FedtaperError, match=r"must be (a name or a function|True or False)"):
         ft.ImageClassification("digits", **wrong)
+
+
+def regression(**settings):
+    how = {"rounds": 3, "local_steps": 2, "batch_size": 5} | settings
+    return ft.Experiment(ft.LinearRegression(num_clients=3, samples=50), ft.Power(0.01, 0.8), **how)
+
+
+class Half:
+    """What looks like a problem, and has only its kind."""
+
+    kind = "gradient"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: regression(participation=ft.Exactly), r"a pattern such as Exactly\(3\)"),
+        (
+            lambda: ft.Experiment(Half(), ft.Power(0.1, 0.8), rounds=1, local_steps=1),
+            "Half is not a problem yet: it has no default_clock, num_clients",
+        ),
+        (lambda: ft.run(regression(), seeds=range(10**12)), "this many seeds would take"),
+        (lambda: ft.run("e.toml"), "run needs an Experiment, not str"),
+        (lambda: ft.audit(ft.run(regression()), n=[1]), "n= is for arrays: a Run has its own"),
+        (lambda: ft.audit(ft.run(regression()), updates=3), "updates= is for arrays"),
+        (lambda: ft.forecast(regression(), n=1e9, w=[1, 2]), "one model of 3 finite numbers"),
+        (lambda: ft.forecast(regression(), n=10).interval("a"), "level must be a number"),
+        (lambda: ft.run(regression()).plot(3), "expected a file or folder, not 3"),
+        (lambda: ft.run(regression()).to_csv(3), "expected a file or folder, not 3"),
+        (lambda: ft.run(regression()).to_csv("/nowhere/a.csv"), "cannot be written: No such file"),
+    ],
+)
+def test_wrong_arguments_are_reported_in_one_line(wrong, said):
+    with pytest.raises(ft.FedtaperError, match=said) as found:
+        wrong()
+    assert "\n" not in str(found.value)
+
+
+def test_what_scales_each_coordinate_has_no_ode():
+    e = regression(local=ft.AdamW())
+    for tool in (ft.limit_ode, lambda e: ft.forecast(e, n=1e6)):
+        with pytest.raises(ft.FedtaperError, match=r"AdamW.* scales each coordinate separately"):
+            tool(e)
+    plan = ft.plan([1, 2, 3], rounds=3, local_steps=2, problem=e.problem, local=ft.AdamW())
+    assert "stability: not judged; AdamW scales" in str(plan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ft.StabilityWarning)
+        ft.run(replace(e, schedules=ft.Power(0.5, 0.8)))

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.checks import as_path
+from fedtaper.core.errors import FedtaperError, writing
 from fedtaper.core.protocols import as_network, is_network
 from fedtaper.core.tables import html
 from fedtaper.experiment import Experiment
@@ -175,8 +176,8 @@ class Run:
 
     def to_csv(self, path: str | Path) -> Path:
         """Write the metrics as CSV: one row per seed and recorded round."""
-        found, path = self.columns, Path(path)
-        with path.open("w", encoding="utf-8", newline="") as file:
+        found, path = self.columns, as_path(path)
+        with writing(path), path.open("w", encoding="utf-8", newline="") as file:
             rows = csv.writer(file, lineterminator="\n")
             rows.writerow(found)
             rows.writerows(zip(*(column.tolist() for column in found.values()), strict=True))
@@ -191,8 +192,10 @@ class Run:
             raise FedtaperError(
                 "to_parquet needs pyarrow (pip install pyarrow); to_csv needs no package"
             ) from None
-        write_table(pyarrow.table(self.columns), Path(path))
-        return Path(path)
+        path = as_path(path)
+        with writing(path):
+            write_table(pyarrow.table(self.columns), path)
+        return path
 
     def plot(self, path: str | Path | None = None, metrics: Sequence[str] | None = None) -> Any:
         """Draw the metrics over the rounds, several seeds as a median with a band.
@@ -204,7 +207,7 @@ class Run:
         """
         from fedtaper.show.run_plots import metrics_plot
 
-        return metrics_plot(self, metrics, path)
+        return metrics_plot(self, metrics, None if path is None else as_path(path))
 
 
 def _tensor(array: NDArray[Any]) -> Any:

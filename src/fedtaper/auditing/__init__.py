@@ -76,6 +76,10 @@ def audit(
     ['as declared', 'as declared', 'as declared', 'idle', 'fading']
     """
     if isinstance(source, Run):
+        own = {"n": n, "step_sums": step_sums, "updates": updates, "w": w}
+        for name, given in own.items():
+            if given is not None:
+                raise FedtaperError(f"{name}= is for arrays: a Run has its own")
         if held_out is not None and not isinstance(held_out, HeldOut):
             raise FedtaperError("held-out losses are for arrays; for a Run pass a HeldOut")
         _check_in_step(source)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from fedtaper.core.checks import as_path
 from fedtaper.core.errors import FedtaperError, nearest
-from fedtaper.storage.durable import as_path
 
 PICTURES = (  # what Matplotlib writes
     "avif", "eps", "gif", "jpeg", "jpg", "pdf", "pgf", "png", "ps", "raw", "rgba", "svg", "svgz",

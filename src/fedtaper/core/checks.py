@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ def per_client(
 
 
 LARGEST = 2**63 - 1  # what 64 bits hold
+LONGEST = 255  # bytes in a name, on every common file system
 MOST = float(np.finfo(np.float64).max)  # an int may be larger
 
 
@@ -84,6 +86,18 @@ def optional_numbers(name: str, value: Any) -> NDArray[np.float64] | None:
     return None if value is None else as_numbers(name, value)
 
 
+def as_path(value: Any) -> Path:
+    """The value as a path, or an error that says what was given instead."""
+    try:
+        path = Path(value)
+        os.fsencode(path)
+    except (TypeError, ValueError):
+        raise FedtaperError(f"expected a file or folder, not {value!r:.80}") from None
+    if "\0" in str(path) or any(len(os.fsencode(part)) > LONGEST for part in path.parts):
+        raise FedtaperError(f"{str(path)!r:.80} is not the name of a file")
+    return path
+
+
 def as_list(name: str, value: Any) -> list[Any]:
     """The argument as a list, or an error if it is not one."""
     try:
@@ -118,7 +132,8 @@ def check_problem(what: str, value: Any) -> None:
 def check_type(what: str, value: Any, kind: type) -> None:
     """Refuse an argument of another kind."""
     if not isinstance(value, kind):
-        raise FedtaperError(f"{what} needs a {kind.__name__}, not {type(value).__name__}")
+        article = "an" if kind.__name__[0] in "AEIO" else "a"
+        raise FedtaperError(f"{what} needs {article} {kind.__name__}, not {type(value).__name__}")
 
 
 def one_of(name: str, value: Any, known: tuple[str, ...]) -> None:

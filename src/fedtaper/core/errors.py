@@ -6,6 +6,7 @@ import difflib
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 
@@ -84,6 +85,15 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def warn(text: str, kind: type[FedtaperWarning] = FedtaperWarning) -> None:
     """Warn at the caller's caller's line, where the user's own code usually is."""
     warnings.warn(text, kind, stacklevel=3)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the system refuses, such as a folder that is not there, becomes an error in one line."""
+    try:
+        yield
+    except OSError as trouble:
+        raise FedtaperError(f"{path} cannot be written: {trouble.strerror or trouble}") from None
 
 
 @contextmanager

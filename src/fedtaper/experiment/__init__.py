@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core.checks import check_whole, per_client
+from fedtaper.core.errors import FedtaperError
 from fedtaper.core.influence import ClientGroup, Influence, reference_client
 from fedtaper.core.participation import Chances, Participation
 from fedtaper.core.protocols import LocalRule, Problem, ServerRule, Unit
@@ -219,6 +220,10 @@ class Experiment:
     def pattern(self) -> Participation:
         """Who takes part, as a pattern."""
         given = self.participation
+        if isinstance(given, type):
+            raise FedtaperError(
+                f"participation must be a chance, or a pattern such as Exactly(3), not {given!r}"
+            )
         return given if isinstance(given, Participation) else Chances(given)
 
     @cached_property

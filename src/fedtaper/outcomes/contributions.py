@@ -18,12 +18,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtaper.core.checks import as_numbers, check_whole, one_of
+from fedtaper.core.checks import as_numbers, as_path, check_whole, one_of
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.tables import Brief, html, label, plain
 from fedtaper.experiment import Experiment
 from fedtaper.results import Run
-from fedtaper.storage.durable import as_path
 from fedtaper.theory.equilibria import minimiser, shares
 from fedtaper.theory.losses import Losses, QuadraticLosses, losses_of
 

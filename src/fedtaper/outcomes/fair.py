@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtaper.core.checks import check_number, check_problem
+from fedtaper.core.checks import as_path, check_number, check_problem
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.tables import Brief, html, plain
 from fedtaper.outcomes.feasible import client_names, feasible
@@ -20,7 +20,6 @@ from fedtaper.outcomes.limits import Limits, limits_of
 from fedtaper.outcomes.searched import search
 from fedtaper.planning.plan import Plan, plan
 from fedtaper.rules.goals import Goal, goal_of
-from fedtaper.storage.durable import as_path
 from fedtaper.theory.convex import Point, solve
 from fedtaper.theory.equilibria import minimiser, shares, typical
 from fedtaper.theory.losses import Losses, losses_of

@@ -9,14 +9,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import check_number, check_type, one_of
+from fedtaper.core.checks import as_path, check_number, check_type, one_of
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.tables import Brief, html, plain
 from fedtaper.experiment import Experiment
 from fedtaper.outcomes.scaling import ENOUGH, average, critical
 from fedtaper.problems.streams import RegressionStream
 from fedtaper.results import Run
-from fedtaper.storage.durable import as_path
 from fedtaper.theory.fluctuation import Fluctuation, centres, fluctuation
 
 Array = NDArray[np.float64]

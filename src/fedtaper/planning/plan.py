@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import check_problem
+from fedtaper.core.checks import as_path, check_problem
 from fedtaper.core.errors import AssumptionWarning, FedtaperError, warn
 from fedtaper.core.schedules import Power
 from fedtaper.core.tables import html, label, plain
@@ -131,7 +131,7 @@ class Plan:
 
     def save(self, path: str | Path) -> Path:
         """Write :meth:`toml` to a file."""
-        path = durable.as_path(path)
+        path = as_path(path)
         durable.write(path, self.toml().encode())
         return path
 
@@ -139,7 +139,7 @@ class Plan:
         """Draw effective influence over the run."""
         from fedtaper.show.plan import influence_over_rounds
 
-        return influence_over_rounds(self, durable.as_path(path))
+        return influence_over_rounds(self, as_path(path))
 
 
 def plan(
@@ -335,4 +335,8 @@ def _advice(made: Experiment, curvature: Array | None, known: bool) -> str:
         return "stability: not judged; that needs the problem (problem=, --file)"
     if curvature is None:
         return "stability: not judged; the model is too large to measure its curvature"
+    if made.local.rescales:
+        return (
+            f"stability: not judged; {type(made.local).__name__} scales each coordinate by itself"
+        )
     return f"stability: {stability_at(made, curvature).advice}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.influence import checked_schedules
-from fedtaper.core.protocols import ProblemKind
+from fedtaper.core.protocols import ProblemKind, missing_parts
 from fedtaper.core.schedules import Schedule
 from fedtaper.rules.behaviours import Behaviour, checked
 
@@ -59,4 +59,10 @@ def _check_problem(problem: Any) -> None:
         raise FedtaperError(
             f"problem must be a problem such as LinearRegression() or Custom(...), not "
             f"{problem!r:.80}; a problem of your own must fulfil fedtaper.core.protocols.Problem"
+        )
+    missing = [] if problem.kind == "recorded" else missing_parts(problem)  # that has only sizes
+    if missing:
+        raise FedtaperError(
+            f"{type(problem).__name__} is not a problem yet: it has no {', '.join(missing[:3])}; a "
+            "problem of your own must fulfil fedtaper.core.protocols.Problem"
         )

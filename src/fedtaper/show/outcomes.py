@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from fedtaper.core.checks import as_path
 from fedtaper.core.tables import label
 from fedtaper.show.style import COLOURS, figure
-from fedtaper.storage.durable import as_path
 
 
 def fair_shares(found: Any, path: Path) -> Path:

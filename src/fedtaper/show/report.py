@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedtaper.core.checks import as_path
 from fedtaper.core.errors import FedtaperError
 from fedtaper.results import Run
 from fedtaper.show import charts, labels, report_claims, report_compare, report_run
@@ -16,7 +17,6 @@ from fedtaper.show.report_settings import problems
 from fedtaper.show.report_view import View
 from fedtaper.show.report_words import about, sentences, summary
 from fedtaper.storage import store
-from fedtaper.storage.durable import as_path
 
 __all__ = ["report", "sentences"]
 MOST_POINTS, FEWEST_POINTS, ALL_POINTS = 400, 80, 9_000  # of a curve; of one metric in all runs

@@ -9,13 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedtaper.core.checks import check_number, check_type, check_whole
+from fedtaper.core.checks import as_path, check_number, check_type, check_whole
 from fedtaper.core.errors import FedtaperError
 from fedtaper.experiment import Experiment
 from fedtaper.results import Run
 from fedtaper.simulation.drive import run as simulate
 from fedtaper.storage import store
-from fedtaper.storage.durable import as_path
 
 LOCAL = "local"
 # one thread a run: as many runs go side by side as there are cores

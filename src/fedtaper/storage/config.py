@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fedtaper.core.checks import check_flag, check_type
+from fedtaper.core.checks import as_path, check_flag, check_type
 from fedtaper.core.errors import FedtaperError, nearest
-from fedtaper.core.protocols import Problem
+from fedtaper.core.protocols import Problem, missing_parts
 from fedtaper.core.schedules import Schedule
 from fedtaper.experiment import Experiment
 from fedtaper.problems.linear import LinearRegression
@@ -22,7 +22,7 @@ from fedtaper.rules.challenges import Challenges
 from fedtaper.rules.presets import PRESETS
 from fedtaper.rules.steering import Steering
 from fedtaper.storage import kinds, names
-from fedtaper.storage.durable import as_path, said
+from fedtaper.storage.durable import said
 from fedtaper.storage.kinds import build, known
 from fedtaper.storage.logs import Log
 from fedtaper.storage.written import to_toml
@@ -206,12 +206,10 @@ def _checked(made: Any, path: str) -> Any:
     """What the user's function returned, if it is a problem."""
     if isinstance(made, Problem):
         return made
-    parts = [name for name in (*Problem.__annotations__, *vars(Problem)) if name[0] != "_"]
-    # a user's object of any kind: named is what the protocol asks for and it lacks
-    missing = [part for part in parts if not hasattr(made, part)]  # for the message alone
     raise FedtaperError(
         f"[problem]: {path} returned {type(made).__name__}, which is not a problem "
-        f"(it has no {', '.join(missing[:3])}): return ft.Custom(...) or another problem"
+        f"(it has no {', '.join(missing_parts(made)[:3])}): return ft.Custom(...) or another "
+        "problem"
     )
 
 

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from fedtaper.core.checks import as_path
 from fedtaper.core.errors import FedtaperError
 
 try:
@@ -28,7 +29,6 @@ except ImportError:  # not on Windows: there, only the unique names protect
     fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
 LOCK = ".lock"
-LONGEST = 255  # bytes in a name, on every common file system
 PART = ".part"  # how the name of an unfinished file ends
 FORMAT = 2  # of run folders; those of version 1 say nothing of a version
 MANIFEST = "manifest"  # the member of an archive that describes the others
@@ -108,18 +108,6 @@ def settle(folder: Path) -> None:
         os.fsync(place)
     finally:
         os.close(place)
-
-
-def as_path(value: Any) -> Path:
-    """The value as a path, or an error that says what was given instead."""
-    try:
-        path = Path(value)
-        os.fsencode(path)
-    except (TypeError, ValueError):
-        raise FedtaperError(f"expected a file or folder, not {value!r:.80}") from None
-    if "\0" in str(path) or any(len(os.fsencode(part)) > LONGEST for part in path.parts):
-        raise FedtaperError(f"{str(path)!r:.80} is not the name of a file")
-    return path
 
 
 def said(trouble: BaseException) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtaper.core.checks import as_path
 from fedtaper.core.errors import FedtaperError
 from fedtaper.experiment import Experiment
 from fedtaper.problems.recorded import Recorded
@@ -44,7 +45,7 @@ def load(folder: str | Path, problem: Any = None, experiment: Experiment | None 
         experiment: the experiment itself, if it has rules or schedules that cannot be
             imported. It must be the one that was stored.
     """
-    folder = durable.as_path(folder)
+    folder = as_path(folder)
     if not (folder / ARRAYS).is_file():
         left = any((folder / name).is_file() for name in (CHECKPOINT, PREVIOUS))
         hint = " (unfinished: continue it with resume)" if left else ""

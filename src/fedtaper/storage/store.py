@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtaper.core.checks import as_path
 from fedtaper.core.errors import FedtaperError
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.results import Run
@@ -96,7 +97,7 @@ CSV_ROWS = 100_000  # of metrics.csv; more are thinned (run.npz has all)
 
 def prepare(out: str | Path, resume: bool = False) -> Path:
     """Make the folder, or say why not, before any work is done."""
-    out = durable.as_path(out)
+    out = as_path(out)
     if out.exists() and not out.is_dir():
         raise FedtaperError(f"{out} is a file, but a run is stored in a folder: name a folder")
     try:

@@ -68,8 +68,7 @@ class Forecast(Brief):
         """
         from scipy.special import ndtri
 
-        if not 0 < level < 1:
-            raise FedtaperError(f"level must be between 0 and 1, such as 0.95, not {level!r}")
+        check_number("level", level, above=0, below=1)
         found = fluctuation(self.experiment, self.n).covariance
         half = float(ndtri(0.5 + level / 2)) * np.sqrt(np.diag(found))
         return self.w - half, self.w + half
@@ -88,7 +87,8 @@ def forecast(
     only a few thousand units away. For regression it includes the drift of a client's
     own model within a round, which shifts the equilibrium by the order of a step size. It
     leaves out the mini-batch noise, of about the square root of the step size, and the
-    climb after a first step that is too large.
+    climb after a first step that is too large. For rules that remember earlier rounds it is where
+    the model goes once their memory has settled.
 
     Args:
         experiment: what is run.

@@ -55,6 +55,11 @@ def limit_ode(experiment: Experiment, influence: Kind = "limit") -> LimitOde:
             f"the limit ODE is that of a weighted mean of the clients' models; "
             f"{experiment.server!r} scales each coordinate separately: use Average or Normalised"
         )
+    if experiment.local.rescales:
+        raise FedtaperError(
+            f"in the limit ODE clients follow their gradients; {experiment.local!r} scales each "
+            "coordinate separately: use Sgd, or Momentum"
+        )
     return LimitOde(experiment, influence, mean_fields(experiment.problem))
 
 
@@ -172,8 +177,8 @@ class LimitOde:
         for name, value in (("start", start), ("end", 0.0 if end is None else end)):
             check_number(name, value, finite=False)
         last = self.clock.t(e.rounds * e.period) if end is None else float(end)
-        if not (np.all(np.isfinite(first)) and first.ndim == 1):
-            raise FedtaperError("w must be one model of finite numbers, shape (d,)")
+        if not (np.all(np.isfinite(first)) and first.shape == (e.problem.dim,)):
+            raise FedtaperError(f"w must be one model of {e.problem.dim} finite numbers")
         if not (np.isfinite(start) and np.isfinite(last) and 0 <= start <= last):
             raise FedtaperError(f"end must be later than start, not from {start} to {last}")
         try:

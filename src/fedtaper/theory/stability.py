@@ -205,8 +205,8 @@ def _growth(e: Experiment) -> tuple[float, int, float]:
 
 
 def warn_if_unstable(experiment: Experiment) -> None:
-    """The warning before a run."""
-    if is_quadratic(experiment.problem):
+    """The warning before a run; a step that is scaled by coordinate has no known limit."""
+    if is_quadratic(experiment.problem) and not experiment.local.rescales:
         found = stability(experiment)
         if not found.stable:
             warn(found.advice, StabilityWarning)

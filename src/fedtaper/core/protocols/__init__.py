@@ -34,6 +34,7 @@ from fedtaper.core.protocols.problems import (
     as_stream,
     is_network,
     is_quadratic,
+    missing_parts,
 )
 from fedtaper.core.protocols.rules import (
     CombiningRule,
@@ -77,4 +78,5 @@ __all__ = [
     "is_combining",
     "is_network",
     "is_quadratic",
+    "missing_parts",
 ]

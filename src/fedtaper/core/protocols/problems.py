@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from inspect import getattr_static
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
@@ -65,6 +66,19 @@ class Problem(Protocol):
     def metrics(self, w: Array, p_n: Array, p: Array) -> Mapping[str, Array]:
         """Named values along trajectories w, (seeds, rounds, dim) -> (seeds, rounds)."""
         ...
+
+
+def missing_parts(thing: Any) -> list[str]:
+    """The parts of :class:`Problem` that an object of the user's lacks, for a message.
+
+    >>> missing_parts(3)[:2]
+    ['kind', 'default_clock']
+    """
+    parts = [name for name in (*Problem.__annotations__, *vars(Problem)) if name[0] != "_"]
+    nothing = object()
+    looked = {part: getattr_static(thing, part, nothing) for part in parts}  # computes no property
+    # not found so, it may still be passed on by the object's own __getattr__
+    return [part for part in parts if looked[part] is nothing and not hasattr(thing, part)]
 
 
 @runtime_checkable
