@@ -77,14 +77,15 @@ def evidence(view: View) -> tuple[str, tuple[Chart, ...]]:
             bands = (h.delta[known], h.low[known], h.high[known])
             i = h.said.client
             curves.append(Curve(view.clients[i], h.round[known], *bands, colour=view.colour(i)))
-    curves += _declared(found) if curves else []
+    if curves:
+        rounds = np.concatenate([np.asarray(c.x) for c in curves])
+        curves += _declared(found, [rounds.min(), rounds.max()])
     chart = view.chart("audit", "Estimated taper after each challenge", "taper (delta)", curves)
     return paragraphs([h.sentence for h in found]), (chart,) if curves else ()
 
 
-def _declared(found: Sequence[History]) -> list[Curve]:
+def _declared(found: Sequence[History], ends: Sequence[int]) -> list[Curve]:
     """The tapers that the clients declared, as level lines."""
-    ends = found[0].round[[0, -1]]
     tapers = sorted({h.said.declared_delta for h in found})
     name = "declared" if len(tapers) == 1 else "declared {:g}"
     return [
