@@ -49,7 +49,7 @@ def test_an_interval_is_that_of_the_normal_distribution(level):
 
 @pytest.mark.parametrize("level", [0, 1, -0.5, 1.5, math.nan])
 def test_a_level_lies_between_0_and_1(far, level):
-    with pytest.raises(ft.FedtaperError, match="between 0 and 1"):
+    with pytest.raises(ft.FedtaperError, match="above 0 and below 1"):
         far.interval(level)
 
 

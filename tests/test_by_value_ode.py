@@ -142,7 +142,7 @@ def test_spans_and_models_that_are_refused():
         with pytest.raises(ft.FedtaperError, match="end must be later than start"):
             ode.solve(start=start, end=end)
     for w in ([math.nan, 0.0], [math.inf, 0.0], [[1.0, 2.0]], 3.0):
-        with pytest.raises(ft.FedtaperError, match="one model of finite numbers"):
+        with pytest.raises(ft.FedtaperError, match="one model of 2 finite numbers"):
             ode.solve(w, end=1.0)
 
 

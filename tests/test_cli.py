@@ -36,7 +36,8 @@ def test_run_report_and_resume(folder):
     page = fedtaper("report", "runs/e", "--out", "page.html", "--figures", "drawn", cwd=folder)
     assert page.returncode == 0
     text = (folder / "page.html").read_text()
-    assert '"title":"Distance to the optimum"' in text and "from w*(p_n)" in text
+    assert '"title":"Distance to the optimum"' in text
+    assert "the optimum of the influences at that n and in the limit" in text  # p_n = p
     assert "default-src 'none'" in text  # nothing can be fetched
     assert {f.suffix for f in (folder / "drawn").iterdir()} == {".png", ".svg"}
 

@@ -9,6 +9,7 @@ from scipy.stats import binomtest
 
 import fedtaper as ft
 from fedtaper.core import draws
+from fedtaper.core.protocols import Problem
 from fedtaper.theory.probability import binomial_interval
 from fedtaper.theory.replayed import replayed
 
@@ -265,7 +266,7 @@ def test_assumptions_that_fail():
     assert check(ft.Constant(0.1), server=ft.Adam())["A3"].status == "assumed"
 
 
-class Other:
+class Other(Problem):
     kind, default_clock = "gradient", "update"
     num_clients, dim, sizes = 2, 3, np.array([100, 100])
 
