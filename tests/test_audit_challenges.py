@@ -20,7 +20,8 @@ LINE = -np.log(challenges.CHANCE)
 def answers(excess=0.0, saturation=0.0, deviation=0.0, rng=None, ramp=X):
     """q of an exact client: a step sum that shrinks, saturation with the real step sum."""
     taper = np.exp(-excess * (ramp - ramp[0]))
-    clean = taper * np.exp(-saturation * SUMS / SUMS[0] * taper)
+    reach = np.maximum(2 * saturation * SUMS / SUMS[0] * taper, 1e-12)
+    clean = taper * (1 - np.exp(-reach)) / reach  # a loss of one curvature, with small steps
     return clean if rng is None else clean * (1 + deviation * rng.normal(size=len(X)))
 
 
@@ -79,13 +80,41 @@ def test_who_fades_is_found_and_when():
     assert np.mean([path[ROUNDS <= 30].max() >= LINE for path in late]) == 0
 
 
-@given(st.floats(-0.1, 0.4), st.floats(0.0, 0.25), st.floats(0.1, 100.0))
+@given(st.floats(-0.1, 0.4), st.floats(0.0, 3.0), st.floats(0.1, 100.0))
 @settings(max_examples=30, deadline=None)
 def test_exact_answers_give_the_exact_excess_in_any_unit(excess, saturation, unit):
-    found = estimate(unit * answers(excess, saturation), X, SUMS)
+    found = estimate(unit * answers(excess, saturation), X, SUMS, spread=max(saturation, 0.25))
     assert found.excess == pytest.approx(excess, abs=0.01)
     assert found.saturation == pytest.approx(saturation, abs=0.02)
     assert abs(found.excess - excess) < stdtrit(found.freedom, 0.975) * found.error
+
+
+def test_saturation_goes_with_the_step_sum():
+    """One site takes ten times the others' steps: it may saturate ten times as much."""
+    rng = np.random.default_rng(4)
+    saturation = np.array([2.5, 0.25, 0.25, 0.25])
+    q = np.array([answers(0.0, s, 0.003, rng) for s in saturation])
+    sums = SUMS * (saturation / 0.25)[:, None]
+    found = examine(Asked(ROUNDS.astype(int), q, np.tile(X, (4, 1)), sums))
+    assert np.all(np.abs(found.excess) < stdtrit(found.freedom, 0.975) * found.error)
+    assert not found.unexplained.any() and not found.found.any()
+
+
+def test_saturation_of_many_curvatures_is_not_taken_for_an_estimate():
+    """An honest client is not said to be far below its declared delta."""
+    reach = 40 * SUMS / SUMS[0] * np.geomspace(0.001, 1, 5)[:, None]
+    q = ((1 - np.exp(-reach)) / reach).mean(axis=0)
+    found = examine(Asked(ROUNDS.astype(int), q[None], X[None], SUMS[None]))
+    assert found.unexplained.all() and np.isnan(found.excess).all() and not found.found.any()
+    products = (q * SUMS)[:, None]
+    auditor = ft.Auditor([ft.Power(0.1, 0.76)])
+    asked = dict(zip(ROUNDS.astype(int).tolist(), products, strict=True))
+    for k in range(1, 101):
+        auditor.add(np.ones(1) / k, n=float(k))
+        if k in asked:
+            auditor.challenge(asked[k])
+    (client,) = auditor.result().clients
+    assert client.verdict == "cannot tell yet" and "large steps within a round" in client.notes[0]
 
 
 def test_missing_answers_change_nothing():

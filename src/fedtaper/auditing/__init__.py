@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.auditing.challenges import Asked
-from fedtaper.auditing.judge import Finding, Trace, judge, since
-from fedtaper.auditing.records import MISFIT, NO_WITNESS, SIZES_ONLY, Audit, ClientAudit
+from fedtaper.auditing.judge import Trace, judge, notes, since
+from fedtaper.auditing.records import Audit, ClientAudit
 from fedtaper.auditing.replay import HeldOut
 from fedtaper.auditing.taper import Declared
 from fedtaper.auditing.traces import declared_round, from_run, trace_of
@@ -293,26 +293,12 @@ def _assemble(
                 p_high=float(p[2]),
                 evidence=float(found.excess[i] / found.error[i]),
                 since=None if crossed is None else int(rounds[crossed - 1]),
-                notes=_notes(verdict, found, i, trace),
+                notes=notes(verdict, found, i, trace),
             )
         )
     witness = "norms" if trace.updates is None else "updates"
     witness = "challenges" if trace.asked is not None else witness
     return Audit(tuple(records), int(rounds[-1]), float(n[-1]), witness, level)  # type: ignore[arg-type]  # one of three words
-
-
-def _notes(verdict: str, found: Finding, i: int, trace: Trace) -> tuple[str, ...]:
-    notes = []
-    if verdict == "cannot tell":
-        notes.append(MISFIT if found.witness == "misfit" else NO_WITNESS)
-    if trace.updates is None and verdict == "as declared" and trace.asked is None:
-        notes.append(SIZES_ONLY)
-    if found.witness == "updates" and not 0.5 < found.curvature[i] < 2:
-        notes.append(
-            f"pulls {found.curvature[i]:.2g} times as hard as the median client at the same "
-            "declared step: other data, or another c than declared; updates cannot tell which"
-        )
-    return tuple(notes)
 
 
 def _check_in_step(run: Run) -> None:

@@ -9,10 +9,11 @@ With :math:`v = u_j`, what the client sent in round j itself, each answer become
    q_k = c \, e^{-e x_k} \psi_k (1 + \varepsilon_k),
 
 with :math:`x_k = \log n_k`, e the excess taper and :math:`\psi_k \le 1` what large steps lose
-within a round (saturation). v is a direction and no more: the answers are compared with one
-another, never with :math:`|v|^2`, which holds the noise of v itself and would make honest clients
-look faster. All :math:`\varepsilon_k` have one variance, because the noise of an answer shrinks
-with the steps too. It is estimated from the scatter of the answers.
+within a round (saturation): :math:`(1 - e^{-u}) / u` with u proportional to the real step sum, as
+for a quadratic loss of one curvature. v is a direction and no more: the answers are compared with
+one another, never with :math:`|v|^2`, which holds the noise of v itself and would make honest
+clients look faster. All :math:`\varepsilon_k` have one variance, because the noise of an answer
+shrinks with the steps too. It is estimated from the scatter of the answers.
 
 **Accusing** (:func:`evidence`) uses an e-process: the mixture Bayes factor of the linear model
 with unknown level and unknown variance (Lindon et al. 2022; the invariant t-test of Lai 1976),
@@ -20,7 +21,9 @@ one-sided. For an honest client it is, at any time, above 100 with probability a
 may look after every round and stop when one likes. Saturation makes an honest client's q_k *rise*
 with k, away from an accusation. A mixture over the round from which on a client fades finds those
 that are honest at first. **Estimating** (:func:`estimate`) fits level, excess and saturation
-together.
+together. Losses with several curvatures can saturate more than that form has room for, and then
+even an honest client's answers fall more slowly than any fit says; there is no estimate then,
+since the same form might hide a taper.
 """
 
 from __future__ import annotations
@@ -38,8 +41,10 @@ EFFECTS = (2.0, 12.0)  # slopes looked for, in deviations of the noise
 FUTURE = 12  # later times to fade from that the weight is spread over, each LATER on in log n
 LATER = float(np.log(1.5))
 LEAST = 4  # answers that an estimate needs
-SATURATION_SPREAD = 0.25  # prior deviation of what the first answer loses, in logs
-SPREADS = (0.03, 0.5)  # the same, learnt from the clients: at least, at most
+SATURATION_SPREAD = 0.25  # prior deviation of the first answer's saturation
+SPREADS = (0.03, 4.0)  # the same, learnt from the clients: at least, at most
+STARTS = (0.0, 2.0)  # saturations from which the fit starts
+UNEXPLAINED = 0.05  # slowness that no saturation explains, from which on there is no estimate
 EXCESS_SPREAD = 0.5
 HALF_NORMAL = 0.6  # deviation of a half-normal variable: saturation is a loss, never a gain
 LEFT_OUT = 0.05  # share of the saturation that its formula may miss, as a deviation of the excess
@@ -73,7 +78,7 @@ class Estimate:
     excess: float
     error: float
     freedom: float
-    saturation: float  # what the first answer lost, in logs
+    saturation: float  # half of u at the first answer: to first order what it lost, in logs
 
 
 NOTHING = Estimate(float("nan"), float("nan"), float("inf"), 0.0)
@@ -155,21 +160,35 @@ def _one_sided(y: Array, ramp: Array, base: Array) -> Array:
 def estimate(q: Array, log_n: Array, sums: Array, spread: float = SATURATION_SPREAD) -> Estimate:
     """Excess taper with its error, the saturation taken out.
 
-    Quasi-likelihood with a log link and proportional noise; to first order the saturation of an
-    answer is proportional to its real step sum. It is 0 or a loss, never a gain; ``spread`` is
-    the prior deviation of what the first answer loses, in logs.
+    Quasi-likelihood with a log link and proportional noise. Saturation is 0 or a loss, never a
+    gain; ``spread`` is its prior deviation at the first answer.
     """
     there = np.isfinite(q)
     if there.sum() < LEAST or np.mean(q[there]) <= 0:
         return NOTHING
     y, x, s = q[there], log_n[there], sums[there]
     y, s = y / np.mean(y), s / s[0]
+    fits = [_fitted(y, x, s, spread, start) for start in STARTS]
+    found, variance, freedom, design, lost = min(fits, key=lambda fit: fit[1])
+    prior = variance / np.array([1e6, EXCESS_SPREAD, HALF_NORMAL * spread]) ** 2
+    own = variance * np.linalg.inv(design.T @ design + np.diag(prior))[1, 1]
+    more = SYSTEMATIC**2 + (LEFT_OUT * lost) ** 2
+    return Estimate(float(found[1]), float(np.sqrt(own + more)), float(freedom), float(found[2]))
+
+
+def _fitted(
+    y: Array, x: Array, s: Array, spread: float, start: float
+) -> tuple[Array, float, float, Array, float]:
+    """Level, excess and saturation; variance, its freedom, the design, what the first lost."""
     centred, since = x - x.mean(), x - x[0]
-    found, variance = np.zeros(3), 1e-4
+    found, variance = np.array([0.0, 0.0, start]), 1e-4
     for _ in range(60):
-        lost = s * np.exp(-np.clip(found[1], -1, 3) * since)
-        design = np.stack([np.ones(len(y)), found[2] * since * lost - centred, -lost], axis=1)
-        log = found[0] - found[1] * centred - found[2] * lost
+        reach = 2 * s * np.exp(-np.clip(found[1], -1, 3) * since)
+        log_kept, slope = saturated(found[2] * reach)
+        design = np.stack(
+            [np.ones(len(y)), -slope * found[2] * reach * since - centred, slope * reach], axis=1
+        )
+        log = found[0] - found[1] * centred + log_kept
         off = np.clip(y * np.exp(-np.clip(log, -20, 20)) - 1, -3, 3)
         prior = variance / np.array([1e6, EXCESS_SPREAD, spread]) ** 2
         matrix = design.T @ design + np.diag(prior)
@@ -180,10 +199,20 @@ def estimate(q: Array, log_n: Array, sums: Array, spread: float = SATURATION_SPR
         variance = max(float(off @ off) / freedom, NOISE_FLOOR**2)
         if np.abs(move).max() < 1e-7:
             break
-    prior = variance / np.array([1e6, EXCESS_SPREAD, HALF_NORMAL * spread]) ** 2
-    own = variance * np.linalg.inv(design.T @ design + np.diag(prior))[1, 1]
-    more = SYSTEMATIC**2 + (LEFT_OUT * found[2]) ** 2
-    return Estimate(float(found[1]), float(np.sqrt(own + more)), float(freedom), float(found[2]))
+    return found, variance, float(freedom), design, float(-log_kept[0])
+
+
+def saturated(u: Array) -> tuple[Array, Array]:
+    """Log of (1 - exp(-u)) / u, and its derivative.
+
+    >>> log, slope = saturated(np.array([0.5, 1.0]))
+    >>> log.round(4).tolist(), slope.round(4).tolist()
+    ([-0.2396, -0.4587], [-0.4585, -0.418])
+    """
+    small = u < 1e-4
+    safe = np.where(small, 1.0, u)
+    log = np.where(small, -u / 2, np.log(-np.expm1(-safe) / safe))
+    return log, np.where(small, u / 12 - 0.5, 1 / np.expm1(safe) - 1 / safe)
 
 
 @dataclass(frozen=True)
@@ -194,30 +223,36 @@ class Challenged:
     error: Array
     freedom: Array
     found: NDArray[np.int64]  # the round from which on it is accused; 0 where it is not
+    unexplained: NDArray[np.bool_]  # slower than declared, and than any saturation explains
 
 
 def examine(asked: Asked) -> Challenged:
     """Estimate and test every client by its answers."""
+    from scipy.special import stdtrit
+
     rows = list(zip(asked.q, asked.log_n, asked.sums, strict=True))
     first = [estimate(*row) for row in rows]
-    spread = _usual([f.saturation for f in first if np.isfinite(f.error)])
-    each = [estimate(*row, spread) for row in rows]
+    spreads = _usual(first, asked)
+    each = [estimate(*row, float(spread)) for row, spread in zip(rows, spreads, strict=True)]
     found = np.zeros(len(rows), dtype=np.int64)
     for i, row in enumerate(rows):
         over = np.flatnonzero(evidence(*row) >= -np.log(CHANCE))
         if over.size:
             found[i] = asked.round[over[0]]
-    return Challenged(
-        np.array([f.excess for f in each]),
-        np.array([f.error for f in each]),
-        np.array([f.freedom for f in each]),
-        found,
-    )
+    excess, error, freedom = np.array([(f.excess, f.error, f.freedom) for f in each]).T
+    unexplained = excess + stdtrit(freedom, 0.975) * error < -UNEXPLAINED
+    blank = np.where(unexplained, np.nan, 1.0)
+    return Challenged(excess * blank, error * blank, freedom, found, unexplained)
 
 
-def _usual(saturation: list[float]) -> float:
-    """How much the clients of this federation saturate, since they all train the same model."""
-    if not saturation:
-        return SATURATION_SPREAD
-    usual = 1.4826 * float(np.median(saturation))  # the middle one: who fades late is no measure
-    return float(np.clip(usual, *SPREADS))
+def _usual(first: list[Estimate], asked: Asked) -> Array:
+    """How much each client may saturate, by its step sum: they all train the same model."""
+    known = np.array([np.isfinite(f.error) for f in first])
+    if not known.any():
+        return np.full(len(first), SATURATION_SPREAD)
+    there = np.isfinite(asked.q).argmax(axis=1)
+    sums = asked.sums[np.arange(len(first)), there]  # of each client's first answer
+    lost = np.array([f.saturation for f in first])
+    # the middle one: who fades late is no measure
+    usual = 1.4826 * float(np.median(lost[known] / sums[known]))
+    return np.clip(usual * sums, *SPREADS)

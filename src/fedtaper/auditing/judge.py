@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 
 from fedtaper.auditing import directions, own_check, robust, sizes, taper
 from fedtaper.auditing.challenges import Asked, examine
-from fedtaper.auditing.records import ACCUSATIONS, Verdict
+from fedtaper.auditing.records import (
+    ACCUSATIONS,
+    MISFIT,
+    NO_WITNESS,
+    SATURATED,
+    SIZES_ONLY,
+    Verdict,
+)
 from fedtaper.auditing.replay import HeldOut, fit_replayed
 from fedtaper.auditing.taper import Declared, Fit
 
@@ -81,6 +88,7 @@ class Finding:
     witness: str  # what the taper was estimated from
     freedom: Array  # degrees of freedom of the error
     found: NDArray[np.int64]  # challenges: the round from which on it is accused, else 0
+    unexplained: NDArray[np.bool_]  # challenges: slower than declared, and nothing says why
 
 
 def judge(trace: Trace) -> Finding:
@@ -94,12 +102,14 @@ def judge(trace: Trace) -> Finding:
     excess, error = np.full(len(idle), np.nan), np.full(len(idle), np.nan)
     curvature, explained = np.ones(len(idle)), np.ones(len(idle))
     freedom, since_round = np.full(len(idle), np.inf), np.zeros(len(idle), dtype=np.int64)
+    unexplained = np.zeros(len(idle), dtype=bool)
     witness = "norms" if trace.quadratic or trace.held_out is not None else "none"
     if trace.quadratic and not trace.even and trace.held_out is None:
         witness = "misfit"
     if trace.asked is not None:
         said, witness = examine(trace.asked), "challenges"
         excess, error, freedom, since_round = said.excess, said.error, said.freedom, said.found
+        unexplained = said.unexplained
     elif plain.any() and trace.norms.shape[1] >= LEAST_ROUNDS and witness == "norms":
         fit, witness = _fit(trace, plain)
         if witness != "misfit":
@@ -118,7 +128,25 @@ def judge(trace: Trace) -> Finding:
             "idle" if idle[i] else "copying" if copying[i] else "noise" if noise[i] else found
         )
     since_round = np.where(plain, since_round, 0)
-    return Finding(tuple(verdicts), excess, error, curvature, witness, freedom, since_round)
+    seen = (excess, error, curvature, witness, freedom, since_round, unexplained)
+    return Finding(tuple(verdicts), *seen)
+
+
+def notes(verdict: str, found: Finding, i: int, trace: Trace) -> tuple[str, ...]:
+    """What has to be said beside the verdict on client i."""
+    said = []
+    if verdict == "cannot tell":
+        said.append(MISFIT if found.witness == "misfit" else NO_WITNESS)
+    if found.unexplained[i] and verdict == "cannot tell yet":
+        said.append(SATURATED)
+    if trace.updates is None and verdict == "as declared" and trace.asked is None:
+        said.append(SIZES_ONLY)
+    if found.witness == "updates" and not 0.5 < found.curvature[i] < 2:
+        said.append(
+            f"pulls {found.curvature[i]:.2g} times as hard as the median client at the same "
+            "declared step: other data, or another c than declared; updates cannot tell which"
+        )
+    return tuple(said)
 
 
 def since(trace: Trace, final: Finding) -> list[int | None]:

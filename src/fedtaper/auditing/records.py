@@ -28,6 +28,11 @@ MISFIT = (
     "directions (features of unlike spread, or correlated ones), and an honest client can then "
     "look as if it tapered faster. What helps: challenges in the experiment"
 )
+SATURATED = (
+    "its answers to challenges fall more slowly than it declared, by more than the audit can put "
+    "down to large steps within a round: a faster taper could hide behind that. What helps: "
+    "smaller and more challenges (every=3, share=0.25), or smaller steps"
+)
 LIMITS = (
     "What this does not show. The scale c: a client with half the declared c sends what an "
     "honest one with half the curvature would send, so an estimate is of the taper, with c "
