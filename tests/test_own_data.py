@@ -207,6 +207,9 @@ class Broken(Pairs):
         (lambda: custom([arrays(0)], buffers="keep"), "buffers must be"),
         (lambda: custom([arrays(0)], init=lambda: 3).module(), "must make a torch.nn.Module"),
         (lambda: trial(custom([(np.zeros((4, 2)), np.zeros(4))])), "client 0's first samples"),
+        (lambda: custom([arrays(0)], init=_scripted).module(), "compiled with torch.jit"),
+        (lambda: custom([arrays(0)], init=lambda: torch.nn.LazyLinear(1)).dim, "has no size yet"),
+        (lambda: custom([arrays(0)], init=_complex).dim, "weight is complex"),
         (lambda: _scores(lambda model: [1.0]), "a dictionary of names and numbers"),
         (lambda: _scores(lambda model: {"a": "b"}), "a dictionary of names and numbers"),
         (lambda: trial(custom([arrays(0)], loss=lambda m, x, y: 0.5)), "must return a tensor"),
@@ -218,6 +221,36 @@ def test_mistakes_are_named(make, says):
         return
     with pytest.raises(ft.FedtaperError, match=says):
         make()
+
+
+def _scripted():
+    return torch.jit.script(torch.nn.Linear(3, 1))
+
+
+def _complex():
+    return torch.nn.Linear(3, 1, dtype=torch.complex64)
+
+
+def test_a_model_in_double_precision_trains_in_single_precision_in_every_way():
+    def double():
+        made = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Identity()).double()
+        made[1].register_buffer("shift", torch.zeros(1, dtype=torch.float64))
+        return made
+
+    e = experiment(custom([arrays(0), arrays(1)], init=double))
+    one, other = (ft.run(e, way=way, progress=False) for way in ("per-client", "stacked"))
+    assert other.way == "stacked"
+    assert np.allclose(one.w, other.w, rtol=1e-4, atol=1e-6)
+    assert all(t.dtype == torch.float32 for t in one.state_dict().values())
+
+
+def test_a_loss_of_another_model_is_noticed():
+    mine = torch.nn.Linear(3, 1)
+    e = experiment(
+        custom([arrays(0)], loss=lambda model, x, y: (mine(x).squeeze(1) - y).abs().mean())
+    )
+    with pytest.warns(ft.FedtaperWarning, match="no client moved the model"):
+        ft.run(e, progress=False)
 
 
 def _row(place):

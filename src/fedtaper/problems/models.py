@@ -115,11 +115,25 @@ def build(model: Any, channels: int, height: int, width: int, classes: int) -> n
 
 
 def usable(module: nn.Module, average_buffers: bool = False) -> nn.Module:
-    """The module, refused if it keeps running statistics or has nothing to train.
+    """The module in single precision, refused if it cannot be trained as one vector of weights.
 
     Running statistics are changed by looking at data, not by a step size: no influence
     applies to them. With ``average_buffers`` they are sent and averaged with the weights.
     """
+    for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            raise FedtaperError(
+                f"the model{name and f' ({name})'} was compiled with torch.jit, which keeps its "
+                'weights to itself: use the module as it is; way="compiled" compiles it'
+            )
+    for name, p in module.named_parameters():
+        if isinstance(p, nn.UninitializedParameter):
+            raise FedtaperError(
+                f"{name} has no size yet (a lazy layer): give the layer its sizes, or let init() "
+                "send a batch through the model before it returns it"
+            )
+        if p.is_complex() and p.requires_grad:
+            raise FedtaperError(f"{name} is complex: train its real and imaginary part instead")
     for name, buffer in module.named_buffers():
         last = name.rsplit(".", 1)[-1]
         if last in ("running_mean", "running_var", "num_batches_tracked") and not average_buffers:
@@ -141,4 +155,4 @@ def usable(module: nn.Module, average_buffers: bool = False) -> nn.Module:
                 f"{name}: momentum=None counts batches, and counts cannot be averaged; give it a "
                 "momentum"
             )
-    return module
+    return module.float()

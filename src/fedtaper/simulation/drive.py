@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from fedtaper import engines
 from fedtaper.core.checks import check_flag, check_memory, check_type, check_whole
-from fedtaper.core.errors import FedtaperError, OwnCodeError, own_code
-from fedtaper.core.protocols import Block, Engine, Options, Session, State
+from fedtaper.core.errors import FedtaperError, OwnCodeError, own_code, warn
+from fedtaper.core.protocols import Block, Engine, Options, Session, State, is_network
 from fedtaper.engines.gate import choose
 from fedtaper.experiment import Experiment
 from fedtaper.results import Run
@@ -205,6 +205,8 @@ class Course:
         safe = record.checkpoint(before, time.perf_counter() - self.began)
         try:
             block = _block(self.session, record, rounds)
+            if first == 0:
+                _warn_if_still(record.e, int(state.seeds[0]), block)
             record.add(first, before.w if record.w is not None else None, block)
             if record.controller is not None:
                 record.controller.after_rounds(self.session)
@@ -261,6 +263,16 @@ def _block(session: Session, record: Recorder, rounds: int) -> Block:
         parts.append(session.advance(made))
         rounds -= made
     return joined(parts)
+
+
+def _warn_if_still(e: Experiment, seed: int, block: Block) -> None:
+    """A network that does not move at all: the loss may be that of another model."""
+    sent = block.update_norms[0]
+    if is_network(e.problem) and not np.any(sent) and np.any(e.present(0, len(sent), seed)):
+        warn(
+            "no client moved the model: the gradient of the loss is 0. Does the loss use the "
+            "model that it is given?"
+        )
 
 
 def _seeds(e: Experiment, seeds: Iterable[int] | None) -> NDArray[np.int64]:

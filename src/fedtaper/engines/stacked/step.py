@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,9 @@ from torch.utils._pytree import tree_map
 from fedtaper.core.protocols import LocalRule, Memory, NetworkProblem
 from fedtaper.core.rules import Memoryless
 from fedtaper.engines.stacked.drawn import Drawn, given
+
+# which way is used is measured, so nobody has to be warned that an operation is slow when stacked
+warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet")
 
 Step = Callable[..., tuple[torch.Tensor, Memory, torch.Tensor, torch.Tensor]]
 
