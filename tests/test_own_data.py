@@ -400,6 +400,32 @@ def test_the_cpu_engine_draws_dropout_and_keeps_memory_like_the_reference(rules,
     assert np.array_equal(ft.run(e, engine="cpu").w, quick.w)
 
 
+class Noisy(torch.nn.Module):
+    """Draws in every way that the stacked engine knows, as a variational model does."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = torch.nn.Linear(3, 1)
+
+    def forward(self, x):
+        noise = torch.randn_like(x) + torch.rand_like(x) + torch.empty_like(x).normal_(1.0, 2.0)
+        noise = noise + torch.randn(x.shape, dtype=x.dtype) * torch.empty_like(x).uniform_(-1, 1)
+        return self.last(x + noise * torch.empty_like(x).bernoulli_(0.5))
+
+
+@pytest.mark.parametrize("way", ["per-client", "stacked"])
+def test_every_engine_draws_the_same_noise_also_in_double_precision(way):
+    e = experiment(custom([arrays(c) for c in range(3)], init=Noisy))
+    slow, quick = ft.run(e, engine="reference"), ft.run(e, engine="cpu", way=way)
+    assert np.allclose(quick.w, slow.w, rtol=0, atol=2e-5)
+
+
+def test_a_warning_points_to_the_line_of_the_user_s_code():
+    with pytest.warns(ft.FedtaperWarning, match="holds 1 sample, fewer") as found:
+        experiment(custom([arrays(0, size=1)]))
+    assert found[0].filename == __file__
+
+
 def test_workers_change_nothing(monkeypatch):
     from fedtaper.engines import cpu
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 
@@ -83,8 +85,16 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def warn(text: str, kind: type[FedtaperWarning] = FedtaperWarning) -> None:
-    """Warn at the caller's caller's line, where the user's own code usually is."""
-    warnings.warn(text, kind, stacklevel=3)
+    """Warn at the line of the user's own code that led here."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and _ours(frame):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, kind, stacklevel=level)
+
+
+def _ours(frame: FrameType) -> bool:
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return package in ("fedtaper", "contextlib", "functools")
 
 
 @contextmanager

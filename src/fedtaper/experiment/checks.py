@@ -147,9 +147,9 @@ def _check_names(e: Experiment) -> None:
 def _note_short_batches(e: Experiment) -> None:
     short = np.flatnonzero(np.asarray(e.problem.sizes) < e.batch_size)
     if len(short):
-        first = int(short[0])
+        first, size = int(short[0]), int(e.problem.sizes[short[0]])
         more = f" (and {len(short) - 1} more)" if len(short) > 1 else ""
         warn(
-            f"{e.name(first)}{more} holds {e.problem.sizes[first]} samples, fewer than "
+            f"{e.name(first)}{more} holds {size} sample{'s' * (size != 1)}, fewer than "
             f"batch_size {e.batch_size}: its batches have only as many samples as it holds"
         )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedtaper.core import draws
 from fedtaper.core.errors import FedtaperError
-from fedtaper.problems.randomness import seed_step, seeded
+from fedtaper.problems.randomness import drawing_single, seed_step, seeded
 
 if TYPE_CHECKING:
     import torch
@@ -219,7 +219,8 @@ def reference_gradient(problem: Any, client: int, w: Array, batch: Minibatches) 
     taken = problem.take(client, batch, torch.float64)
     with torch.random.fork_rng(devices=[]):
         seed_step(batch)
-        loss, _ = problem.batch_loss(module, *taken)
+        with drawing_single():
+            loss, _ = problem.batch_loss(module, *taken)
         gradients = torch.autograd.grad(loss, parameters_of(module), materialize_grads=True)
     found = torch.cat([g.reshape(-1) for g in gradients]).numpy()
     return np.concatenate([found, np.zeros(len(w) - len(found))])

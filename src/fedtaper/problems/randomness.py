@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -67,3 +67,33 @@ def seeded(key: int) -> Iterator[None]:
     with own_generators():
         seed_everything(key)
         yield
+
+
+def drawing_single() -> AbstractContextManager[Any]:
+    """Inside, torch draws the numbers that it draws in single precision, also for doubles.
+
+    It fills doubles from other bits, so a model in double precision would see other noise.
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    double = torch.float64
+
+    class Single(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            of = args[0] if args and isinstance(args[0], torch.Tensor) else None
+            asked = kwargs.get("dtype", None if of is None else of.dtype)
+            if torch.Tag.nondeterministic_seeded not in func.tags or asked != double:
+                return func(*args, **kwargs)
+            if of is not None:
+                args = (of.float(), *args[1:])
+            if "dtype" in kwargs:
+                kwargs = kwargs | {"dtype": torch.float32}
+            found = func(*args, **kwargs)
+            in_place = func._schema.is_mutable and of is not None
+            return of.copy_(found) if in_place and of is not None else found.to(double)
+
+    return Single()

@@ -46,13 +46,14 @@ class Draw:
     dtype: torch.dtype
 
     def of(self, generators: Sequence[torch.Generator]) -> torch.Tensor:
-        """Each lane's numbers, (lanes, ...)."""
+        """Each lane's numbers, (lanes, ...); those of single precision, for doubles too."""
         shape = (len(generators), *self.shape)
         stride = (self.shape.numel(), *self.stride)
-        room = torch.empty_strided(shape, stride, dtype=self.dtype)
+        drawn_as = torch.float32 if self.dtype == torch.float64 else self.dtype
+        room = torch.empty_strided(shape, stride, dtype=drawn_as)
         for lane, generator in zip(room.unbind(0), generators, strict=True):
             self.fill(lane, *self.arguments, generator=generator)
-        return room
+        return room.to(self.dtype)
 
 
 def drawn(draws: Sequence[Draw], keys: Iterable[int]) -> Drawn:
