@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,8 @@ from fedtaper.ui.runs import Runs, mark
 
 LIVE, IDLE = 1.0, 3.0  # seconds between two looks at the folder
 FIRST = 0.15  # seconds that the first list may spend on reading; the rest follows as events
+SLICE = 0.03  # seconds of reading between which others may look at the list
+PATIENCE = 10.0  # seconds that the studio's compiler waits for the first list
 BREATH = 15.0  # seconds after which a silent stream says that it is there
 KEPT = 32  # answers about runs that are kept until the run changes
 
@@ -34,7 +37,7 @@ def make_app(
 
     api = Api(root.resolve(), ending or asyncio.Event())
     if warm:
-        threading.Thread(target=studio.warm_up, daemon=True).start()
+        threading.Thread(target=api.prepare, daemon=True).start()
     routes = [Route("/", page_answer), Route("/static/{name:path}", page_answer)]
     for path, what in api.reads().items():
         routes.append(Route(f"/api/{path}", _read(what), methods=["GET"]))
@@ -52,6 +55,16 @@ class Api:
         self.jobs = Jobs(root)
         self.runs = Runs(root, self.jobs.alive)
         self._kept: dict[Any, Any] = {}
+        self._listed = threading.Event()
+
+    def prepare(self) -> None:
+        """What the first page would wait for: the rows, and then what the studio compiles."""
+        self.runs.scan(SLICE)
+        while self.runs.waiting and not self.ending.is_set():
+            time.sleep(SLICE / 10)  # for the list, if it is asked for now
+            self.runs.scan(SLICE)
+        self._listed.wait(PATIENCE)
+        studio.warm_up()
 
     def reads(self) -> dict[str, Callable[[dict[str, str]], Any]]:
         """Queries, by path."""
@@ -77,6 +90,7 @@ class Api:
     def list_runs(self, words: dict[str, str]) -> Any:
         """All rows; those that have not been read yet follow as events."""
         self.runs.scan(FIRST, again=True)
+        self._listed.set()
         return {
             "folder": self.root.name,
             "path": str(self.root),
