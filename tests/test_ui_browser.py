@@ -248,6 +248,33 @@ def test_claims_and_audit(open_page):
     assert page.locator("[data-client]").count() == 3  # of the idle one there is no estimate
 
 
+def test_an_audit_that_accuses_nobody(open_page):
+    page = open_page("claims")
+    page.get_by_role("link", name="Audit", exact=True).click()
+    page.get_by_label("Run").select_option("one-counts")
+    page.locator("strong", has_text=re.compile("Nobody|cannot tell")).wait_for()
+    assert "since round" not in page.locator("[aria-label='Verdicts'] thead").text_content()
+    for chart in page.locator("[data-client]").all():  # drawn from the first estimate on
+        chart.locator(".chart-plot").focus()
+        page.keyboard.press("Home")
+        said = chart.locator("[aria-live]").text_content()
+        assert re.search(r"estimate-?\d", said), said
+
+
+def test_names_are_not_broken_where_there_is_little_room(open_page):
+    page = open_page(width=390)
+    choose(page, "equal", "damaged", "seeds", "audited")
+    place = page.get_by_label("Last values of the chosen runs")
+    place.wait_for()
+    lines = """nodes => nodes.map(node => {
+      const range = document.createRange();
+      range.selectNodeContents(node);
+      return [node.textContent, range.getClientRects().length];
+    })"""
+    found = place.locator("tbody th").evaluate_all(lines)
+    assert dict(found) == dict.fromkeys(("equal", "damaged", "seeds", "audited"), 1)
+
+
 def test_a_slow_audit_does_not_replace_a_later_one(open_page):
     page = open_page("claims")
     page.get_by_role("link", name="Audit", exact=True).click()

@@ -32,7 +32,7 @@ async function look(id, place) {
   }
   if (mine !== asked) return;
   const accused = found.accused.length;
-  const { unknown } = found;
+  const { unknown, head } = found;
   const all = found.rows.length;
   const whose = accused === 1 ? "does not do what it declared" : "do not do what they declared";
   const first = accused ? `${accused} of ${all} clients ${whose}.`
@@ -40,10 +40,11 @@ async function look(id, place) {
   const rest = unknown ? `For ${unknown} of ${all} clients this run cannot tell.` : "";
   const words = [first, rest].filter(Boolean).join(" ");
   say(words);
-  const rows = found.rows.map((row) => row.map((cell, j) => (j === 1 ? verdict(cell) : cell)));
+  if (!accused) head.pop(); // nobody is accused since some round
+  const rows = found.rows.map((row) => head.map((_, j) => (j === 1 ? verdict(row[j]) : row[j])));
   const graphs = el("div", { class: "charts" });
   place.replaceChildren(el("p", {}, el("strong", {}, words)), el("h2", {}, "Verdicts"), el("p", {}, found.title),
-    table("Verdicts", found.head, rows, [2, 3, 4, 5, 6], [2, 4, 6]), ...found.remarks.map((text) => el("p", {}, text)),
+    table("Verdicts", head, rows, [2, 3, 4, 5, 6], [2, 4, 6]), ...found.remarks.map((text) => el("p", {}, text)),
     el("h2", {}, "Evidence over the rounds"),
     el("p", { class: "muted" }, "Dashed: the taper that a client declared. Line and band: the estimate and its interval, after each look."),
     graphs, el("p", { class: "muted" }, found.caveat));
@@ -61,10 +62,12 @@ function evidence(one, graphs) {
   const outer = el("div", {}, place, el("p", { class: "small" }, one.sentence));
   graphs.append(outer);
   const since = one.since === null ? "" : `, since round ${one.since}`;
+  const first = one.delta.findIndex((value) => value !== null); // no estimate is drawn before it
+  const [round, delta, low, high] = [one.round, one.delta, one.low, one.high].map((all) => all.slice(first));
   chart(place, { title: `${one.who}: ${one.verdict}${since}`, xlabel: "round", ylabel: "taper (delta)", logX: true,
-    x: one.round, series: [
-      { name: "declared", values: one.round.map(() => one.declared), style: "dashed", colour: 6 },
-      { name: "estimate", values: one.delta, low: one.low, high: one.high, colour: one.accused ? 1 : 0 },
+    x: round, series: [
+      { name: "declared", values: round.map(() => one.declared), style: "dashed", colour: 6 },
+      { name: "estimate", values: delta, low, high, colour: one.accused ? 1 : 0 },
     ] });
 }
 

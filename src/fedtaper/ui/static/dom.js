@@ -13,12 +13,15 @@ export function el(tag, attributes = {}, ...children) {
   return node;
 }
 
+/** A cell's text without a line break inside w*(p). */
+const whole = (cell) => (typeof cell !== "string" ? cell : cell.split(/(w\*\(p(?:_n)?\)(?:\[\d+\])?)/)
+  .map((part, j) => (j % 2 ? el("span", { class: "whole" }, part) : part)));
+
 /** A table: words to the left, columns in `right` to the right, those in `wide` on wide screens. */
 export function table(caption, head, rows, right = [], wide = []) {
-  const whole = (h) => h.replaceAll("w*(", "w*\u2060("); // no line break inside w*(p)
   const kind = (j) => [right.includes(j) ? "n" : "", wide.includes(j) ? "wide" : ""].join(" ").trim();
   const body = rows.map((row) => el("tr", {}, row.map((cell, j) =>
-    j === 0 ? el("th", { scope: "row" }, cell) : el("td", { class: kind(j) }, cell))));
+    j === 0 ? el("th", { scope: "row" }, whole(cell)) : el("td", { class: kind(j) }, cell))));
   return el("div", { class: "table", tabindex: "0", role: "region", "aria-label": caption },
     el("table", {}, el("caption", { class: "visually-hidden" }, caption),
       el("thead", {}, el("tr", {}, head.map((h, j) => el("th", { scope: "col", class: kind(j) }, whole(h))))),

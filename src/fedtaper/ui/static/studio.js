@@ -136,7 +136,7 @@ function ends(found) {
   ];
   const band = found.intervals;
   band?.low.forEach((low, j) => rows.push([
-    `${Math.round(band.level * 100)} % interval for coordinate ${j + 1} of w*(p_n), from the simulation`,
+    `${Math.round(band.level * 100)} % interval for w*(p_n)[${j}], from the simulation`,
     `${format(low)} to ${format(band.high[j])}`]));
   return table("Where the model ends", [`At n = ${end.n.toLocaleString("en")}`, "value"], rows, [1]);
 }
@@ -165,9 +165,9 @@ function distance(found) {
 function model(found) {
   const series = [];
   for (let j = 0; j < found.coordinates; j += 1) {
-    if (found.run) series.push({ name: `w${j + 1}, simulation`, x: found.run.round, values: found.run.w[j], colour: j });
+    if (found.run) series.push({ name: `w[${j}], simulation`, x: found.run.round, values: found.run.w[j], colour: j });
     if (found.ode) {
-      series.push({ name: `w${j + 1}, ODE`, x: found.ode.round, values: found.ode.w[j], colour: j, style: "dashed",
+      series.push({ name: `w[${j}], ODE`, x: found.ode.round, values: found.ode.w[j], colour: j, style: "dashed",
         low: found.ode.low?.[j], high: found.ode.high?.[j] });
     }
   }
