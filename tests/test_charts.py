@@ -76,6 +76,7 @@ def test_numbers_and_ticks(drawn):
     assert page.evaluate("charts.logTicks(1, 5)") == [1, 2, 3, 4, 5]
     assert page.evaluate("charts.logTicks(1, 20)") == [1, 2, 5, 10, 20]
     assert page.evaluate("charts.logTicks(1e-3, 1e6)") == [10.0**k for k in (-2, 0, 2, 4, 6)]
+    assert page.evaluate("charts.logTicks(22, 74)") == [30, 40, 50, 60, 70]
     close = page.evaluate("charts.logTicks(2, 7)")
     steps = [b - a for a, b in pairwise(close)]
     assert steps == pytest.approx([steps[0]] * len(steps))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,8 @@ class Curve:
     """One named line, with a band where ``low`` and ``high`` are given.
 
     ``colour`` is a number in the palette; if it or ``line`` is not given, it follows from the
-    curve's place in its chart.
+    curve's place in its chart. A ``hidden`` curve is shown on a page when its name is clicked,
+    and never in print.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Curve:
     high: ArrayLike | None = None
     line: Line | None = None
     colour: int | None = None
+    hidden: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,24 +77,29 @@ def _series(curve: Curve, shared: bool) -> dict[str, Any]:
         made["x"] = plain(curve.x)
     if curve.low is not None and curve.high is not None:
         made |= {"low": plain(curve.low), "high": plain(curve.high)}
-    extra = {"style": curve.line, "colour": curve.colour}
+    extra = {"style": curve.line, "colour": curve.colour, "hidden": curve.hidden or None}
     return made | {name: value for name, value in extra.items() if value is not None}
 
 
 def plain(values: ArrayLike) -> list[float | int | None]:
     """Numbers for JSON: five digits, None where there is none.
 
-    >>> plain([1.0, 0.123456789, float("nan")])
-    [1, 0.12346, None]
+    The last number has more: it is read beside tables, and rounding twice may differ from them.
+
+    >>> plain([1.0, 0.123456789, float("nan"), 1176.4996])
+    [1, 0.12346, None, 1176.4996]
     """
-    return [_short(float(v)) for v in np.asarray(values).ravel()]
+    found = [float(v) for v in np.asarray(values).ravel()]
+    return [*map(_short, found[:-1]), *(_short(v, 10) for v in found[-1:])]
 
 
-def _short(value: float) -> float | int | None:
+def _short(value: float, digits: int = 5) -> float | int | None:
     if not math.isfinite(value):
         return None
-    short = float(f"{value:.5g}") if abs(value) < 1e5 or value != int(value) else value
-    return int(short) if short == int(short) and abs(short) < 1e15 else float(f"{short:.5g}")
+    if value == int(value) and abs(value) < 1e15:
+        return int(value)
+    short = float(f"{value:.{digits}g}")
+    return int(short) if short == int(short) and abs(short) < 1e15 else short
 
 
 def thin(count: int, points: int) -> NDArray[np.int64]:
@@ -125,6 +132,7 @@ def spread(values: ArrayLike) -> list[int]:
 
 def draw(chart: Chart, path: str | Path) -> Path:
     """The chart as a figure for print, PNG or SVG by the name of the file."""
+    chart = replace(chart, curves=tuple(c for c in chart.curves if not c.hidden))
     long = max((len(c.name) for c in chart.curves), default=0) > SHORT
     rows = math.ceil(len(chart.curves) / (1 if long else 2))
     # a run that diverged may reach 1e300, and its axis more

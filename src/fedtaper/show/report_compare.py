@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fedtaper.results import Run
 from fedtaper.show import labels
-from fedtaper.show.charts import Chart, Curve, thin
+from fedtaper.show.charts import MOST_CURVES, Chart, Curve, spread, thin
 from fedtaper.show.report_page import Section, paragraphs, slug, table
 from fedtaper.show.report_settings import settings
-from fedtaper.show.report_words import settling, survivors
+from fedtaper.show.report_words import named, settling, survivors
 
 MOST_METRICS = 8  # columns of the comparison
 _NOTE = (
@@ -97,16 +98,23 @@ def _row(name: str, run: Run, columns: Sequence[str]) -> list[str]:
 def overlays(runs: Sequence[Run], names: Sequence[str], points: int) -> Section:
     """One chart for each metric that at least two runs recorded."""
     shared = dict.fromkeys(m for run in runs for m in labels.metrics(run))
+    by, drawn = _drawn(runs, list(shared))
+    order = [*drawn, *(j for j in range(len(runs)) if j not in drawn)]
+    looks = {j: place for place, j in enumerate(order)} if by else {j: j for j in order}
     charts, unseen = [], dict[str, None]()
     for name in shared:
-        having = [j for j, run in enumerate(runs) if len(labels.metrics(run).get(name, ()))]
+        having = [j for j in order if len(labels.metrics(runs[j]).get(name, ()))]
         if len(having) < 2:
             continue
         top = _top([runs[j] for j in having], name)
-        curves = [_overlay(names[j], runs[j], name, points, top, j) for j in having]
+        curves = [
+            replace(_overlay(names[j], runs[j], name, points, top, looks[j]), hidden=j not in drawn)
+            for j in having
+        ]
         empty = [c.name for c in curves if not np.isfinite(np.asarray(c.values)).any()]
         unseen |= dict.fromkeys(empty)
         curves = [c for c in curves if c.name not in empty]
+        seen = [np.asarray(c.values) for c in curves if not c.hidden]
         charts.append(
             Chart(
                 f"overlay-{slug(name)}",
@@ -114,15 +122,33 @@ def overlays(runs: Sequence[Run], names: Sequence[str], points: int) -> Section:
                 "",
                 tuple(curves),
                 log_x=many_rounds(runs),
-                log_y=wide([np.asarray(c.values) for c in curves]),
+                log_y=wide(seen),
             )
         )
     notes = ["Medians over the seeds."] if any(len(run.seeds) > 1 for run in runs) else []
     if any(run.diverged for run in runs):
         notes.append("Runs that diverged are cut off at 1,000 times what the others reach.")
     if unseen:
-        notes.append(f"Not drawn where beyond that from the first round: {', '.join(unseen)}.")
+        who = named(list(unseen))
+        notes.append(f"Where that is so from the first round, there is no curve: {who}.")
+    if by:
+        notes.append(
+            f"Drawn: {len(drawn)} of {len(runs)} runs, spread evenly over the last {by}. To show "
+            "another run, click its name."
+        )
     return Section("Curves of all runs", paragraphs([" ".join(notes)]), tuple(charts))
+
+
+def _drawn(runs: Sequence[Run], metrics: Sequence[str]) -> tuple[str, list[int]]:
+    """Of more runs than can be told apart: by which metric some are drawn, and which they are."""
+    if len(runs) <= MOST_CURVES or not metrics:
+        return "", list(range(len(runs)))
+    by = max(metrics, key=lambda m: sum(m in labels.metrics(run) for run in runs))
+    ends = [
+        labels.middle(run.metrics[by][..., -1]) if by in labels.metrics(run) else np.nan
+        for run in runs
+    ]
+    return labels.metric(by), spread(ends)
 
 
 def _top(runs: Sequence[Run], metric: str) -> float:

@@ -48,8 +48,24 @@ def _flatten(prefix: str, part: Any, out: dict[str, str]) -> None:
     else:
         each = [_short(one) for one in part] if isinstance(part, list) else [str(part)]
         kinds = any(isinstance(one, dict) for one in part) if isinstance(part, list) else False
-        text = "; ".join(dict.fromkeys(each)) if kinds else ", ".join(each)
-        out[prefix] = text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+        out[prefix] = _joined(list(dict.fromkeys(each)) if kinds else each, "; " if kinds else ", ")
+
+
+def _joined(each: list[str], between: str) -> str:
+    """Texts in one: as many as are short together, and how many more there are.
+
+    >>> _joined(["north", "south"], ", "), _joined([f"hospital {k}" for k in range(9)], ", ")
+    ('north, south', 'hospital 0, hospital 1, hospital 2 and 6 more')
+    """
+    text = between.join(each)
+    if len(text) <= LONGEST:
+        return text
+    if len(each) == 1:
+        return f"{text[: LONGEST - 3]}..."
+    count = 1
+    while len(between.join(each[: count + 1])) <= LONGEST - len(f" and {len(each)} more"):
+        count += 1
+    return f"{between.join(each[:count])} and {len(each) - count} more"
 
 
 def _short(part: Any) -> str:

@@ -112,7 +112,7 @@ def log_ticks(low: float, high: float) -> list[float]:
     """
     decades = math.log10(high) - math.log10(low)
     if decades < 0.8:
-        rough = (high - low) / 5
+        rough = (high - low) / 7
         base = 10.0 ** math.floor(math.log10(rough))
         step = next(f * base for f in (1, 2, 5, 10) if f * base >= rough * (1 - 1e-9))
         return [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]

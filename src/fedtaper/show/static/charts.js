@@ -47,7 +47,7 @@ export function logTicks(min, max) {
 }
 
 function evenTicks(min, max) {
-  const rough = (max - min) / 5;
+  const rough = (max - min) / 7;
   const base = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((f) => f * base).find((s) => s >= rough);
   const out = [];
