@@ -66,11 +66,18 @@ def escaped(found):
     return found[1] or r"\*"
 
 
+def buttons(app, page, template, context, tree):
+    """Pages made at build time have no source to view or edit: a button would lead nowhere."""
+    if page.startswith(("reference/", "claims/")):
+        context["theme_top_of_page_buttons"] = []
+
+
 def setup(app):
     """Pages made at build time, then the links."""
     app.connect("builder-inited", lambda _: names.write(HERE / "reference"))
     app.connect("builder-inited", lambda _: commands.write(HERE / "reference"))
     app.connect("builder-inited", lambda _: claims.write(HERE / "claims", HERE.parent / "results"))
     app.connect("source-read", outside_links)
+    app.connect("html-page-context", buttons)
     app.connect("autodoc-process-docstring", stars, priority=400)  # before Google's style is read
     return {"parallel_read_safe": True}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,19 @@ def test_every_public_name_says_what_it_is(site):
         thing = getattr(ft, name)
         own = vars(thing).get("__doc__") if isinstance(thing, type) else thing.__doc__
         assert own and not own.startswith(f"{name}("), name
+
+
+def test_a_button_of_a_page_leads_to_its_source(site):
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        for path in re.findall(r"github.com/fedtaper/fedtaper/(?:blob|edit)/main/([^\"?#]+)", text):
+            known = not path.startswith(("docs/reference/", "docs/claims/"))
+            assert known and (ROOT / path).exists(), f"{page.name}: {path}"
+
+
+def test_code_in_the_list_of_names_is_as_it_is(site):
+    text = re.sub(r"<[^>]*>", "", (site / "reference/index.html").read_text(encoding="utf-8"))
+    assert "a_n = c / (n + offset)**delta" in text and "\\*" not in text
 
 
 def test_every_figure_is_in_the_gallery(site):

@@ -1,5 +1,6 @@
 """The reference: every public name, by what it is for, from its docstring."""
 
+import re
 from pathlib import Path
 
 import fedtaper
@@ -117,7 +118,8 @@ def summary(name: str) -> str:
     """The first sentence of a name's docstring, for a table."""
     text = DATA.get(name) or getattr(fedtaper, name).__doc__ or ""
     first = text.strip().split("\n\n")[0].replace("\n", " ")
-    plain = " ".join(first.split()).replace("|", "\\|").replace("``", "`").replace("*", "\\*")
+    plain = " ".join(first.split()).replace("|", "\\|").replace("``", "`")
+    plain = re.sub(r"(`[^`]*`)|\*", lambda found: found[1] or r"\*", plain)  # as it is in code
     return plain.replace(":class:", "").replace(":func:", "").replace(":meth:", "")
 
 
