@@ -142,7 +142,7 @@ def animation(view, address: str) -> None:
             view.get_by_label(f"delta of client {i}").fill(str(delta))
         settled(view)
         frames.append(picture(view).resize((885, 570), Image.Resampling.LANCZOS))
-    first, *rest = [frame.quantize(COLOURS) for frame in frames]
+    first, *rest = [frame.quantize(COLOURS, Image.Quantize.MAXCOVERAGE) for frame in frames]
     times = [900] * len(rest) + [1800]
     first.save(
         HERE / "studio.gif",

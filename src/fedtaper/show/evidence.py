@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from fedtaper.auditing.history import History
-from fedtaper.core.tables import capital
 from fedtaper.show import style
 
 COLUMNS, SHOWN = 2, 12
@@ -49,4 +48,4 @@ def _panel(axis: Any, h: History) -> None:
     axis.set_ylim(bottom, max(high, c.declared_delta) + 0.2)
     axis.plot(h.asked, np.full(len(h.asked), bottom), "|", color="#555555", markersize=9)
     since = "" if c.since is None else f", since round {c.since}"
-    axis.set_title(f"{capital(h.name)}: {c.verdict}{since}")
+    axis.set_title(f"{h.name}: {c.verdict}{since}")
