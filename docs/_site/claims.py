@@ -36,6 +36,15 @@ The verdicts:
 """
 
 
+# Only a GPU can draw these again (`fedtaper reproduce` stores verdicts, not curves).
+OLD_STYLE = (
+    "The curves on this page were drawn in an older style than those on the other pages: the rare "
+    "class is dashed, legends lie inside the axes, and where FedNova does the same as FedAvg, its "
+    "dotted line lies on the line of FedAvg.\n"
+)
+IN_OLD_STYLE = ("cifar10", "bloodmnist", "organamnist")
+
+
 def write(folder: Path, results: Path) -> None:
     """One page for each folder of results, and an index with all verdicts."""
     index, pages = [INTRODUCTION.rstrip()], []
@@ -48,6 +57,8 @@ def write(folder: Path, results: Path) -> None:
             where = f"[{row['id']}]({name}.md#{row['id'].lower()})"
             index.append(f"| {where} | {title}: {safe(row['statement'])} | {row['verdict']} |")
         body = [f"# {title}\n", made(page["provenance"], name), *map(claim(name), page["claims"])]
+        if name in IN_OLD_STYLE:
+            body.insert(2, OLD_STYLE)
         put(folder / f"{name}.md", "\n".join(body))
     order = "\n".join(pages)
     index.append(f"\n```{{toctree}}\n:hidden:\n\n{order}\n```\n")
