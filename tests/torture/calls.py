@@ -3,18 +3,30 @@
 ``python -m torture.calls COUNT [SEED]`` makes so many of them.
 """
 
+import itertools
 import os
 import sys
 import tempfile
 import warnings
+from collections import deque
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 import fedtaper as ft
+from fedtaper.core.checks import shown
 from torture import limits
 
+
+class Word(str):
+    """A text that is more than a text."""
+
+
+LOOP = [1]
+LOOP.append(LOOP)  # a list that holds itself
 WRONG = [
     None, True, -1, 0, 0.0, 1.5, float("nan"), float("inf"), -float("inf"), 2**63, 2**64, 10**30,
     10**12, 10**400, 1e-320, "", "abc", "1", b"x", [], [1], [1, 2, 3], ["a"], (), (1, "a"), {},
@@ -23,6 +35,10 @@ WRONG = [
     "a\0b", len, np.int64(-3), np.float32(2.5), np.nan * np.ones(3), np.datetime64("2020-01-01"),
     (1, 2), ((0, 1), (2, "x")), [[0], [9]], lambda *words: None, ft.Power, Path("/nowhere/x"),
     "é\ud800", np.zeros((2, 3)), "x" * 10_000, {3: ft.Idle()}, [float("nan")] * 3, 2**62, iter(()),
+    np.timedelta64(3, "D"), np.array(True), np.array("x"), np.ma.masked, 2**70, 5e-324,
+    np.longdouble(1) / 3, np.broadcast_to(1.0, 10**12), range(10**18), itertools.repeat(1), LOOP,
+    np.dtype("f8"), Decimal("1.5"), Fraction(1, 3), bytearray(b"x"), deque([1, 2, 3]), Word("sgd"),
+    "/dev/full", "/proc/self/mem",
 ]  # fmt: skip
 
 
@@ -325,7 +341,7 @@ def fuzz(count, seed=0, say=lambda line: None):
         wrong = {one: wrong_value(rng, one) for one in sorted(names)}
         trouble = raw_error(call, given, wrong)
         if trouble is not None:
-            told = {name: f"{value!r:.60}" for name, value in wrong.items()}
+            told = {name: shown(value, 60) for name, value in wrong.items()}
             raw.append(f"{named(call)}: {told}: {type(trouble).__name__}: {trouble!s:.200}")
             say(raw[-1])
     return raw

@@ -1,4 +1,4 @@
-"""Damaged run folders: load, audit, report and resume name the damage in one line, or are right.
+"""Damaged run folders: load, audit, report, resume and extend refuse it in one line, or are right.
 
 ``python -m torture.folders COUNT [SEED]`` damages so many: bytes flipped, files cut, emptied,
 removed, grown, swapped with another run's, archives made anew with other arrays.
@@ -41,7 +41,8 @@ def runs(base):
             else:
                 ft.run(there, out=base / (name + twin), **how)
         right = ft.run(e, **how)
-        made[name] = e, how, right
+        longer = replace(e, rounds=e.rounds + 5)
+        made[name] = e, how, right, longer, ft.run(longer, **how)
     return made
 
 
@@ -105,12 +106,13 @@ def _other_arrays(path, rng):
     array = arrays[name]
     changes = [array[..., None], array.astype("U8"), array.astype(complex), array * 0 + 1,
                np.array([]), array[:0] if array.ndim else array, array * np.nan]  # fmt: skip
-    if path.name.startswith("checkpoint"):  # its zip's own sums notice accidents, not forgeries
+    described = rng.random() >= 0.3
+    if path.name.startswith("checkpoint") and not described:  # as those of old versions
         changes = [c for c in changes if c.shape != array.shape or c.dtype.kind != array.dtype.kind]
     arrays[name] = changes[int(rng.integers(len(changes)))]
     if rng.random() < 0.3:
         del arrays[name]
-    if rng.random() < 0.3:
+    if not described:
         arrays.pop("manifest", None)
     np.savez(path, **arrays)
 
@@ -158,20 +160,27 @@ def fuzz(count, seed=0, say=lambda line: None):
         names = list(made)
         for _ in range(count):
             name = names[int(rng.integers(len(names)))]
-            e, how, right = made[name]
+            e, how, right, longer, right_longer = made[name]
             hurt = base / "hurt"
             shutil.rmtree(hurt, ignore_errors=True)
             shutil.copytree(base / name, hurt)
             words = damage(hurt, base / f"{name}-twin", rng)
+            shutil.rmtree(base / "hurt-before", ignore_errors=True)
+            shutil.copytree(hurt, base / "hurt-before", symlinks=True)
             for verb, work in (
                 ("load", partial(ft.load, hurt)),
                 ("audit", lambda hurt=hurt: (ft.audit(ft.load(hurt)), ft.load(hurt))[1]),
                 ("report", partial(ft.report, [hurt], base / "page.html")),
                 ("resume", partial(ft.run, e, out=hurt, resume=True, **how)),
+                ("extend", partial(ft.run, longer, out=hurt, resume=True, **how)),
             ):
+                if verb == "extend":  # what it would find is as it was before the resume
+                    shutil.rmtree(hurt, ignore_errors=True)
+                    shutil.copytree(base / "hurt-before", hurt, symlinks=True)
                 end, found = outcome(work)
                 ends[end] += 1
-                wrong = isinstance(found, ft.Run) and not same(found, right)
+                wanted = right_longer if verb == "extend" else right
+                wrong = isinstance(found, ft.Run) and not same(found, wanted)
                 if end == "raw" or wrong:
                     told = "accepted" if wrong else f"{type(found).__name__}: {found!s:.200}"
                     bad.append(f"{name}: {words}: {verb}: {told}")

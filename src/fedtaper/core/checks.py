@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sized
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,30 @@ from numpy.typing import ArrayLike, NDArray
 from fedtaper.core.errors import FedtaperError
 
 
+def shown(value: Any, most: int = 80) -> str:
+    """A value in an error: its repr, cut, or its type where it has none.
+
+    >>> shown([1, 2]), shown(10**5000)
+    ('[1, 2]', 'an int')
+    """
+    try:
+        return repr(value)[:most]
+    except Exception:  # a whole number of more than 4,300 digits; a class of the user's own
+        kind = type(value).__name__
+        return f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}"
+
+
 def per_client(
     name: str, value: ArrayLike, count: int, low: float = -np.inf, high: float = np.inf
 ) -> NDArray[np.float64]:
     """One number for all clients, or one for each, as an array of length ``count``."""
     try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
+        array = _array(name, value)
+    except FedtaperError:
+        raise
+    except NO_NUMBERS:
         raise FedtaperError(
-            f"{name} must be a number, or one per client, not {value!r:.80}"
+            f"{name} must be a number, or one per client, not {shown(value)}"
         ) from None
     if array.ndim > 1 or (array.ndim == 1 and len(array) != count):
         raise FedtaperError(
@@ -29,21 +46,39 @@ def per_client(
     if not np.all((array >= low) & (array <= high)):  # catches NaN too
         limits = f"at least {low:g}" if np.isfinite(low) else "a number"
         limits += f" and at most {high:g}" if np.isfinite(high) else ""
-        raise FedtaperError(f"{name} must be {limits}, not {value!r}")
+        raise FedtaperError(f"{name} must be {limits}, not {shown(value)}")
     return np.broadcast_to(array, count).copy()
+
+
+# what NumPy and torch raise for what is not numbers: a tensor with a gradient is a RuntimeError
+NO_NUMBERS = (TypeError, ValueError, OverflowError, RuntimeError)
+
+
+def _array(name: str, value: Any) -> NDArray[np.float64]:
+    """``value`` as an array, refused where it does not fit in memory."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except MemoryError:
+        raise FedtaperError(f"{name} does not fit in memory: {shown(value)}") from None
+    if array.size > 2**27:  # a view of one number takes no memory, but what is made of it does
+        check_memory(name, float(array.size))
+    return array
 
 
 LARGEST = 2**63 - 1  # what 64 bits hold
 LONGEST = 255  # bytes in a name, on every common file system
-MOST = float(np.finfo(np.float64).max)  # an int may be larger
+MOST = float(np.finfo(np.float64).max)  # an int or a longdouble may be larger
+DEEPEST = 3  # lists within lists
+MOST_ITEMS = 10**7  # taken from something that does not say how long it is
 
 
 def check_whole(name: str, value: Any, low: int = 1) -> None:
     """Refuse what is not a whole number of at least ``low`` that fits in 64 bits."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < low:
-        raise FedtaperError(f"{name} must be a whole number of at least {low}, not {value!r:.80}")
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.timedelta64))
+    if not whole or value < low:
+        raise FedtaperError(f"{name} must be a whole number of at least {low}, not {shown(value)}")
     if value > LARGEST:
-        raise FedtaperError(f"{name} {value} is too large: use one below 2**63")
+        raise FedtaperError(f"{name} {shown(value)} is too large: use one below 2**63")
 
 
 def check_number(
@@ -60,25 +95,32 @@ def check_number(
     Without ``finite``, any number that a float can hold passes, infinity and NaN included.
     """
     number = isinstance(value, (int, float, np.integer, np.floating))
-    if number and not isinstance(value, bool):
+    # NumPy's durations are integers to Python, and longdoubles are unknown to SciPy
+    if number and not isinstance(value, (bool, np.timedelta64, np.longdouble)):
         fits: Any = value
-        inside = abs(fits) <= MOST and fits >= low and fits > above and fits < below
         too_large = isinstance(value, int) and abs(value) > MOST
+        if isinstance(value, int) and LARGEST < abs(value) <= MOST:  # NumPy makes an object of it
+            raise FedtaperError(
+                f"{name} is too large for a whole number: write it as 1e20, for example"
+            )
+        inside = abs(fits) <= MOST and fits >= low and fits > above and fits < below
         if inside or not (finite or too_large):
             return
     limits = [f"at least {low:g}"] if np.isfinite(low) else []
     limits += [f"above {above:g}"] if np.isfinite(above) else []
     limits += [f"below {below:g}"] if np.isfinite(below) else []
     words = " ".join(["a number", " and ".join(limits)]).strip()
-    raise FedtaperError(f"{name} must be {words}, not {value!r:.80}{hint}")
+    raise FedtaperError(f"{name} must be {words}, not {shown(value)}{hint}")
 
 
 def as_numbers(name: str, value: Any) -> NDArray[np.float64]:
     """The value as an array of numbers, or an error that shows what is not a number."""
     try:
-        return np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        raise FedtaperError(f"{name} must be a number or an array, not {value!r:.80}") from None
+        return _array(name, value)
+    except FedtaperError:
+        raise
+    except NO_NUMBERS:
+        raise FedtaperError(f"{name} must be a number or an array, not {shown(value)}") from None
 
 
 def optional_numbers(name: str, value: Any) -> NDArray[np.float64] | None:
@@ -92,7 +134,7 @@ def as_path(value: Any) -> Path:
         path = Path(value)
         os.fsencode(path)
     except (TypeError, ValueError):
-        raise FedtaperError(f"expected a file or folder, not {value!r:.80}") from None
+        raise FedtaperError(f"expected a file or folder, not {shown(value)}") from None
     if "\0" in str(path) or any(len(os.fsencode(part)) > LONGEST for part in path.parts):
         raise FedtaperError(f"{str(path)!r:.80} is not the name of a file")
     return path
@@ -101,9 +143,32 @@ def as_path(value: Any) -> Path:
 def as_list(name: str, value: Any) -> list[Any]:
     """The argument as a list, or an error if it is not one."""
     try:
-        return list(value)
+        return taken(name, value)
     except TypeError:
-        raise FedtaperError(f"{name} must be a list, not {value!r:.80}") from None
+        raise FedtaperError(f"{name} must be a list, not {shown(value)}") from None
+
+
+def taken(name: str, value: Any) -> list[Any]:
+    """``list(value)``, refused where it does not end or does not fit in memory."""
+    try:
+        sized = isinstance(value, Sized)
+        found = list(value if sized else islice(value, MOST_ITEMS + 1))
+    except MemoryError:
+        raise FedtaperError(f"{name} does not fit in memory: {shown(value)}") from None
+    if not sized and len(found) > MOST_ITEMS:
+        raise FedtaperError(f"{name} has more than {MOST_ITEMS:,} items: does {shown(value)} end?")
+    return found
+
+
+def as_tuple(value: Any, depth: int = 0) -> Any:
+    """A list or an array as a tuple, of tuples where it is nested; anything else as it is."""
+    if isinstance(value, np.ndarray):
+        if value.size > MOST_ITEMS:
+            check_memory("an array", 4.0 * value.size)  # as objects
+        value = value.tolist()
+    if not isinstance(value, list) or depth > DEEPEST:  # a list may even hold itself
+        return value
+    return tuple(as_tuple(one, depth + 1) for one in value)
 
 
 def whole_list(name: str, value: Any, low: int = 0) -> list[int]:
@@ -117,16 +182,22 @@ def whole_list(name: str, value: Any, low: int = 0) -> list[int]:
 def check_flag(name: str, value: Any) -> None:
     """Refuse what is neither True nor False."""
     if not isinstance(value, (bool, np.bool_)):
-        raise FedtaperError(f"{name} must be True or False, not {value!r:.80}")
+        raise FedtaperError(f"{name} must be True or False, not {shown(value)}")
 
 
 def check_problem(what: str, value: Any) -> None:
     """Refuse anything that is not a problem: a problem has a ``kind``."""
     # anything may have been passed; this is the check that it declares what it is
-    if isinstance(value, type) or not isinstance(getattr(value, "kind", None), str):
+    if isinstance(value, type) or not _has_kind(value):
         raise FedtaperError(
-            f"{what} needs a problem such as LinearRegression() or Custom(...), not {value!r:.80}"
+            f"{what} needs a problem such as LinearRegression() or Custom(...), not {shown(value)}"
         )
+
+
+def _has_kind(value: Any) -> bool:
+    # NumPy's types have a kind, too: one letter
+    kind = getattr(value, "kind", None)
+    return isinstance(kind, str) and len(kind) > 1
 
 
 def check_type(what: str, value: Any, kind: type) -> None:
@@ -139,7 +210,7 @@ def check_type(what: str, value: Any, kind: type) -> None:
 def one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
     """Refuse a word that is not one of the known ones."""
     if not isinstance(value, str) or value not in known:
-        raise FedtaperError(f"{name} must be one of {', '.join(known)}, not {value!r:.80}")
+        raise FedtaperError(f"{name} must be one of {', '.join(known)}, not {shown(value)}")
 
 
 def check_memory(what: str, numbers: float) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtaper.core.checks import as_numbers, check_number, per_client
+from fedtaper.core.checks import as_numbers, check_number, per_client, taken
 from fedtaper.core.errors import AssumptionWarning, FedtaperError, warn
 from fedtaper.core.schedules import Schedule, step_sizes
 from fedtaper.core.tables import html, label, plain
@@ -65,7 +65,7 @@ def influence(schedules: Sequence[Schedule], n: ArrayLike | None = None) -> NDAr
 def checked_schedules(schedules: Sequence[Schedule] | Schedule) -> list[Schedule]:
     """The schedules as a list, refused when empty or of the wrong kind."""
     try:
-        found = [schedules] if isinstance(schedules, Schedule) else list(schedules)
+        found = [schedules] if isinstance(schedules, Schedule) else taken("schedules", schedules)
     except TypeError:
         raise FedtaperError(
             f"schedules must be one per client, such as Power(c=0.1, delta=0.76), not {schedules!r}"

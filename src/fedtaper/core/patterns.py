@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.checks import as_numbers, check_whole, per_client
+from fedtaper.core.checks import as_numbers, as_tuple, check_whole, per_client
 from fedtaper.core.errors import FedtaperError
 
 Array = NDArray[np.float64]
@@ -71,7 +71,7 @@ class OnOff:
         for name in ("rate", "mean_on"):
             value = getattr(self, name)
             if isinstance(value, (list, np.ndarray)):
-                object.__setattr__(self, name, tuple(as_numbers(name, value).tolist()))
+                object.__setattr__(self, name, as_tuple(as_numbers(name, value)))
 
     def rates(self, num_clients: int) -> Array:
         """The rates, as given."""

@@ -10,6 +10,7 @@ from typing import Any
 from fedtaper.core.errors import FedtaperError, nearest
 from fedtaper.engines.flower.federation import Federation, numbered
 from fedtaper.experiment import Experiment
+from fedtaper.storage import durable
 from fedtaper.storage.config import from_toml, log_of
 from fedtaper.storage.logs import Log
 
@@ -35,11 +36,13 @@ def read_federation(path: str | Path, sites: int | None = None) -> FederationFil
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = durable.text_of(path)
         tree = tomllib.loads(text)
     except FileNotFoundError:
         raise FedtaperError(f"there is no file {path}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as trouble:
+    except FedtaperError:
+        raise
+    except (OSError, ValueError, RecursionError) as trouble:
         raise FedtaperError(f"{path} cannot be read: {trouble}") from None
     try:
         found = _federation(tree, text, path.parent, sites)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from fedtaper.core.checks import check_flag, check_memory, check_type, check_whole, one_of
+from fedtaper.core.checks import as_tuple, check_flag, check_memory, check_type, check_whole, one_of
 from fedtaper.core.errors import FedtaperError, warn
 from fedtaper.core.protocols import LocalRule, ServerRule, Unit
 from fedtaper.rules.asynchronous import Asynchronous
@@ -26,9 +26,7 @@ def prepare(e: Experiment) -> None:
     _check_rules(e)
     _check_schedules(e)
     for name in ("local_steps", "participation"):
-        value = getattr(e, name)
-        if isinstance(value, (list, np.ndarray)):
-            _set(e, name, tuple(np.asarray(value, dtype=object).tolist()))
+        _set(e, name, as_tuple(getattr(e, name)))
     if e.challenges is not None:
         Challenges.check(e.challenges, e.num_clients)
     check_whole("rounds", e.rounds)
@@ -80,7 +78,8 @@ def _check_local_work(e: Experiment) -> None:
     if (e.local_steps is None) == (e.local_epochs is None):
         raise FedtaperError("give either local_steps or local_epochs, not both or neither")
     name = "local_epochs" if e.local_steps is None else "local_steps"
-    given = np.atleast_1d(np.asarray(getattr(e, name), dtype=object)).tolist()
+    given = getattr(e, name)
+    given = given if isinstance(given, tuple) else (given,)
     if not given:
         raise FedtaperError(f"{name} is empty: give one, or one per client")
     for value in given:

@@ -26,7 +26,7 @@ def read(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {"provenance": {}, "claims": [], "wanted": []}
     try:
-        page = json.loads(path.read_text(encoding="utf-8"))
+        page = json.loads(durable.text_of(path))
         for row in page["claims"]:
             if not all(isinstance(row[name], kind) for name, kind in NEEDED.items()):
                 raise ValueError(f"a claim needs {', '.join(NEEDED)}")

@@ -7,7 +7,7 @@ they hold throughout the run. Fading comes from delta, within assumption A2.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import as_path, check_problem
+from fedtaper.core.checks import as_list, as_path, check_problem
 from fedtaper.core.errors import AssumptionWarning, FedtaperError, warn
 from fedtaper.core.schedules import Power
 from fedtaper.core.tables import html, label, plain
@@ -189,10 +189,14 @@ def plan(
         )
     if not known and settings.get("local_epochs") is not None and settings.get("clock") is None:
         settings["clock"] = "epoch"  # as for every problem that is trained in epochs
+    if isinstance(target, Iterator):  # it is looked at more than once
+        target = as_list("target", target)
     problem = _problem(problem, target, num_clients, sizes)
     numbers, fades = targets(target, problem)
     start = Power(c, delta, 0.0 if offset is None else offset)
-    steps = tuple(local_steps) if isinstance(local_steps, Iterable) else local_steps
+    steps: Any = local_steps
+    if isinstance(local_steps, Iterable):
+        steps = tuple(as_list("local_steps", local_steps))
     base = Experiment(problem, start, rounds=rounds, local_steps=steps, **settings)
     if np.any(base.rates[(numbers > 0) | np.isnan(numbers)] == 0):
         raise FedtaperError(
@@ -222,10 +226,11 @@ def _problem(problem: Any, target: Target, num_clients: int | None, sizes: Any) 
         check_problem("plan", problem)
         return problem
     count = num_clients
-    if count is None and isinstance(sizes, (Sequence, np.ndarray)) and np.ndim(sizes[:1]) == 1:
+    listed = isinstance(sizes, Sequence) or (isinstance(sizes, np.ndarray) and sizes.ndim > 0)
+    if count is None and listed and np.ndim(as_list("sizes", sizes)[:1]) == 1:
         count = len(sizes)
     if count is None and not isinstance(target, (str, Mapping)) and not are_texts(target):
-        count = len(list(target))
+        count = len(as_list("target", target))
     if count is None:
         raise FedtaperError("how many clients? give num_clients=, sizes= or problem=")
     samples: Any = 5000 if sizes is None else sizes

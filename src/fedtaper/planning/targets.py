@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import as_numbers, check_whole
+from fedtaper.core.checks import as_list, as_numbers, check_whole
 from fedtaper.core.errors import FedtaperError
 from fedtaper.problems.data import RareClass
 from fedtaper.problems.images import ImageClassification
@@ -42,7 +42,9 @@ def are_texts(target: Any) -> bool:
     """Whether the target is rules in words."""
     if not isinstance(target, Iterable):
         raise FedtaperError(f"target must be one number per client, or rules, not {target!r:.80}")
-    return not isinstance(target, (str, Mapping)) and all(isinstance(t, str) for t in target)
+    if isinstance(target, (str, Mapping)):
+        return False
+    return all(isinstance(t, str) for t in as_list("target", target))
 
 
 def targets(target: Target, problem: Any) -> tuple[Array, dict[int, Fade]]:

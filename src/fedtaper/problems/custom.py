@@ -102,7 +102,8 @@ class Custom(Network):
         for name in ("evaluate", "collate", "sampler"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise FedtaperError(f"{name} must be a function, not {getattr(self, name)!r:.80}")
-        if not isinstance(self.client_data, Sized):
+        scalar = isinstance(self.client_data, np.ndarray) and self.client_data.ndim == 0
+        if scalar or not isinstance(self.client_data, Sized):
             given = type(self.client_data).__name__
             raise FedtaperError(
                 f"client_data must be a list with one entry per client, not {given}"

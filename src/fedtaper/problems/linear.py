@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.checks import as_numbers, check_clients, check_memory, check_whole, per_client
+from fedtaper.core.checks import (
+    as_list,
+    as_numbers,
+    as_tuple,
+    check_clients,
+    check_memory,
+    check_whole,
+    per_client,
+)
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import ProblemKind, Unit
 from fedtaper.problems.quadratic import Quadratic
@@ -71,11 +79,7 @@ class LinearRegression(Quadratic):
 
     def __post_init__(self) -> None:
         for name in ("samples", "feature_spread", "snr_db", "true_w"):  # lists as tuples
-            value = getattr(self, name)
-            if isinstance(value, (list, np.ndarray)):
-                nested = np.asarray(value, dtype=object).tolist()
-                value = tuple(tuple(v) if isinstance(v, list) else v for v in nested)
-                object.__setattr__(self, name, value)
+            object.__setattr__(self, name, as_tuple(getattr(self, name)))
         check_clients(self.num_clients)
         check_whole("dim", self.dim)
         check_memory("this many clients", self.num_clients * 100)
@@ -109,8 +113,8 @@ class LinearRegression(Quadratic):
         for name, given in (("x", x), ("y", y)):
             if not isinstance(given, Iterable):
                 raise FedtaperError(f"{name} needs one array per client, not {given!r:.80}")
-        xs = tuple(np.ascontiguousarray(as_numbers("x", a)) for a in x)
-        ys = tuple(np.ascontiguousarray(as_numbers("y", a)) for a in y)
+        xs = tuple(np.ascontiguousarray(as_numbers("x", a)) for a in as_list("x", x))
+        ys = tuple(np.ascontiguousarray(as_numbers("y", a)) for a in as_list("y", y))
         if not xs or len(xs) != len(ys):
             raise FedtaperError(f"x has {len(xs)} clients and y has {len(ys)}; they must match")
         for i, (xi, yi) in enumerate(zip(xs, ys, strict=True)):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.checks import check_type, check_whole, per_client
+from fedtaper.core.checks import as_tuple, check_type, check_whole, per_client
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import ProblemKind, Unit
 from fedtaper.problems.quadratic import equilibrium
@@ -62,9 +62,7 @@ class MovingRegression:
     def __post_init__(self) -> None:
         check_type("MovingRegression", self.stream, RegressionStream)
         for name in ("drift", "change"):
-            value = getattr(self, name)
-            if isinstance(value, (list, np.ndarray)):
-                object.__setattr__(self, name, tuple(np.asarray(value, dtype=object).tolist()))
+            object.__setattr__(self, name, as_tuple(getattr(self, name)))
             per_client(name, getattr(self, name), self.num_clients, low=0)
         check_whole("seed", self.seed, low=0)
         if self.change_round is not None:

@@ -237,7 +237,11 @@ def _where(value: Any, name: str) -> str:
 
 
 def _checked(client: int, made: InMemory, check_finite: bool, given: Any) -> InMemory:
-    lengths = [len(t) if t.ndim else 0 for t in made.tensors]
+    if not all(t.ndim for t in made.tensors):
+        raise FedtaperError(
+            f"client {client}: its data holds a single number: give arrays of its samples"
+        )
+    lengths = [len(t) for t in made.tensors]
     if len(set(lengths)) != 1:
         raise FedtaperError(f"client {client}: its arrays differ in length ({lengths})")
     for j, (tensor, value) in enumerate(zip(made.tensors, given, strict=True)):

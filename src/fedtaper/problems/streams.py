@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.checks import check_clients, check_memory, check_whole, per_client
+from fedtaper.core.checks import (
+    as_tuple,
+    check_clients,
+    check_memory,
+    check_whole,
+    optional_numbers,
+    per_client,
+)
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import ProblemKind, Unit
 from fedtaper.problems.gauss_markov import block_length, gauss_markov
@@ -71,11 +78,7 @@ class RegressionStream(Quadratic):
 
     def __post_init__(self) -> None:
         for name in ("rho", "feature_spread", "snr_db", "samples", "true_w"):  # lists as tuples
-            value = getattr(self, name)
-            if isinstance(value, (list, np.ndarray)):
-                nested = np.asarray(value, dtype=object).tolist()
-                value = tuple(tuple(v) if isinstance(v, list) else v for v in nested)
-                object.__setattr__(self, name, value)
+            object.__setattr__(self, name, as_tuple(getattr(self, name)))
         check_clients(self.num_clients)
         check_whole("dim", self.dim)
         check_memory("this stream", float(self.num_clients) * self.dim + float(self.dim) ** 2)
@@ -91,7 +94,8 @@ class RegressionStream(Quadratic):
         per_client("snr_db", self.snr_db, self.num_clients)
         per_client("sigma_w", self.sigma_w, 1, low=0)
         per_client("init_spread", self.init_spread, 1, low=0)
-        shape = np.shape(self.true_w) if self.true_w is not None else (self.dim,)
+        given = optional_numbers("true_w", self.true_w)
+        shape = (self.dim,) if given is None else given.shape
         if shape not in ((self.dim,), (self.num_clients, self.dim)):
             raise FedtaperError(
                 f"true_w has shape {shape}; it must be ({self.dim},) or "

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import check_number, check_whole, one_of, per_client
+from fedtaper.core.checks import as_tuple, check_number, check_whole, one_of, per_client
 from fedtaper.core.errors import FedtaperError
 
 Array = NDArray[np.float64]
@@ -109,9 +109,7 @@ class Asynchronous:
     def __post_init__(self) -> None:
         check_whole("buffer", self.buffer)
         for name in ("durations", "mean_on", "mean_off"):
-            value = getattr(self, name)
-            if isinstance(value, (list, np.ndarray)):
-                object.__setattr__(self, name, tuple(value))
+            object.__setattr__(self, name, as_tuple(getattr(self, name)))
 
     def laws(self, num_clients: int) -> tuple[Duration, ...]:
         """One duration per client."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core import draws
-from fedtaper.core.checks import check_memory, check_whole, per_client
+from fedtaper.core.checks import as_tuple, check_memory, check_whole, per_client
 from fedtaper.core.errors import FedtaperError
 
 Array = NDArray[np.float64]
@@ -144,9 +144,9 @@ def as_delays(
     """One delay per client, from one for all or one for each."""
     if value is None:
         return None
-    if not isinstance(value, (list, tuple, np.ndarray)):
-        return (_as_delay(0, value),) * num_clients
-    given = list(value)
+    given = as_tuple(value)
+    if not isinstance(given, tuple):
+        return (_as_delay(0, given),) * num_clients
     if len(given) != num_clients:
         raise FedtaperError(
             f"{len(given)} delays for {num_clients} clients; give one per client, or one for all"
@@ -154,10 +154,11 @@ def as_delays(
     return tuple(_as_delay(i, one) for i, one in enumerate(given))
 
 
-def _as_delay(client: int, value: object) -> Delay:
+def _as_delay(client: int, value: Any) -> Delay:
     if isinstance(value, Delay) and not isinstance(value, type):
         return value
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= 0:
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.timedelta64))
+    if whole and value >= 0:
         return FixedDelay(int(value))
     raise FedtaperError(
         f"the delay of client {client} is {value!r}; give a number of rounds of at least 0, or a "

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import as_numbers, check_number, check_whole
+from fedtaper.core.checks import as_numbers, as_tuple, check_number, check_whole
 from fedtaper.core.errors import FedtaperError, quietly
 from fedtaper.core.scaled import Scaled
 from fedtaper.core.tables import Brief
@@ -61,9 +61,7 @@ class Steering:
         check_number("rate", self.rate, above=0.0)
         check_number("bound", self.bound, above=1.0)
         if isinstance(self.baseline, (list, np.ndarray)):
-            object.__setattr__(
-                self, "baseline", tuple(as_numbers("baseline", self.baseline).tolist())
-            )
+            object.__setattr__(self, "baseline", as_tuple(as_numbers("baseline", self.baseline)))
         goal_of(self.goal, np.ones(1), self.q, self.t, None)
 
     def check(self, e: Experiment) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedtaper.core.errors import writing
 from fedtaper.show import style
 
 Array = NDArray[np.float64]
@@ -174,7 +175,10 @@ def _draw_curve(axis: Any, chart: Chart, curve: Curve, number: int) -> None:
 def write(charts: Sequence[Chart], folder: str | Path) -> list[Path]:
     """Write every chart as PNG and as SVG."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    return [
-        draw(chart, folder / f"{chart.name}.{kind}") for chart in charts for kind in ("png", "svg")
-    ]
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        return [
+            draw(chart, folder / f"{chart.name}.{kind}")
+            for chart in charts
+            for kind in ("png", "svg")
+        ]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper import engines
-from fedtaper.core.checks import check_flag, check_memory, check_type, check_whole
+from fedtaper.core.checks import check_flag, check_memory, check_type, check_whole, taken
 from fedtaper.core.errors import FedtaperError, OwnCodeError, own_code, warn
 from fedtaper.core.protocols import Block, Engine, Options, Session, State, is_network
 from fedtaper.engines.gate import choose
@@ -279,7 +279,7 @@ def _seeds(e: Experiment, seeds: Iterable[int] | None) -> NDArray[np.int64]:
     if isinstance(seeds, range):  # before it is written out
         check_memory("this many seeds", float(len(seeds)) * max(10, e.problem.dim))
     try:
-        chosen = [e.seed] if seeds is None else list(seeds)
+        chosen = [e.seed] if seeds is None else taken("seeds", seeds)
     except TypeError:
         raise FedtaperError(
             f"seeds must be whole numbers such as range(10), not {seeds!r}"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedtaper.core.checks import as_path, check_number, check_type, check_whole
+from fedtaper.core.checks import as_path, check_number, check_type, check_whole, taken
 from fedtaper.core.errors import FedtaperError
 from fedtaper.experiment import Experiment
 from fedtaper.results import Run
@@ -139,7 +139,7 @@ def cluster(address: str) -> Iterator[Any]:
         import ray
     except ImportError:
         raise FedtaperError('Ray is not installed: pip install "fedtaper[ray]"') from None
-    where: dict[str, Any] = {} if address == LOCAL else {"address": address}
+    where: dict[str, Any] = {} if address == LOCAL else {"address": str(address)}
     if address == LOCAL:
         where = {"num_cpus": os.cpu_count(), "include_dashboard": False}
     mine = not ray.is_initialized()
@@ -170,7 +170,7 @@ def _named(experiments: Mapping[str, Experiment] | Iterable[Experiment]) -> dict
         if isinstance(experiments, Mapping):
             found = dict(experiments)
         else:
-            found = {str(i): e for i, e in enumerate(experiments)}
+            found = {str(i): e for i, e in enumerate(taken("experiments", experiments))}
     except TypeError:
         raise FedtaperError(f"run_many needs experiments, not {experiments!r}") from None
     for name in found:

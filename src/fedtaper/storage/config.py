@@ -21,7 +21,7 @@ from fedtaper.rules.behaviours import BEHAVIOURS, After
 from fedtaper.rules.challenges import Challenges
 from fedtaper.rules.presets import PRESETS
 from fedtaper.rules.steering import Steering
-from fedtaper.storage import kinds, names
+from fedtaper.storage import durable, kinds, names
 from fedtaper.storage.durable import said
 from fedtaper.storage.kinds import build, known
 from fedtaper.storage.logs import Log
@@ -72,7 +72,7 @@ def read_how(path: str | Path) -> dict[str, Any]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return durable.text_of(path)
     except FileNotFoundError:
         raise FedtaperError(f"there is no file {path}") from None
     except (OSError, UnicodeDecodeError) as trouble:

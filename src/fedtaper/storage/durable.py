@@ -30,6 +30,7 @@ except ImportError:  # not on Windows: there, only the unique names protect
 
 LOCK = ".lock"
 PART = ".part"  # how the name of an unfinished file ends
+LONGEST = 2**27  # characters of a text file that is read
 FORMAT = 2  # of run folders; those of version 1 say nothing of a version
 MANIFEST = "manifest"  # the member of an archive that describes the others
 _held: set[int] = set()  # the locks of this process
@@ -89,6 +90,15 @@ def _pour(path: Path, content: bytes | Callable[[IO[bytes]], Any]) -> None:
             file.write(content)
     except OSError as trouble:
         raise FedtaperError(f"{path} cannot be written: {said(trouble)}") from None
+
+
+def text_of(path: Path) -> str:
+    """A file's text, refused where it is too long to be one of ours, or endless (/dev/zero)."""
+    with path.open(encoding="utf-8") as file:
+        text = file.read(LONGEST + 1)
+    if len(text) > LONGEST:
+        raise FedtaperError(f"{path} cannot be read: it holds more than {LONGEST:,} characters")
+    return text
 
 
 def remove(path: Path) -> None:
@@ -184,10 +194,11 @@ def _sweep(folder: Path) -> None:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
-    """Write arrays as an npz that describes itself: format version, shapes, ``notes``."""
-    plain: dict[str, Any] = {name: np.asarray(array) for name, array in arrays.items()}
+    """Write arrays as an npz that describes itself: format, shapes, checksums, ``notes``."""
+    plain: dict[str, Any] = {name: np.require(a, requirements="C") for name, a in arrays.items()}
     shapes = {name: [array.dtype.str, list(array.shape)] for name, array in plain.items()}
-    text = json.dumps({"format": FORMAT, "arrays": shapes, **notes})
+    sums = {name: array_digest(array) for name, array in plain.items()}
+    text = json.dumps({"format": FORMAT, "arrays": shapes, "checksums": sums, **notes})
     plain[MANIFEST] = np.frombuffer(text.encode(), dtype=np.uint8)
     write(path, lambda file: np.savez(file, **plain))
 
@@ -251,6 +262,10 @@ def _checked(notes: Any, arrays: dict[str, Any], path: Path) -> dict[str, Any]:
     found = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
     if found != notes.get("arrays"):
         raise FedtaperError(f"{path} is damaged: its arrays are not those that were stored")
+    sums = notes.get("checksums", {})  # older versions had none in checkpoints
+    for name, sum_ in sums.items():
+        if name not in arrays or array_digest(arrays[name]) != sum_:
+            raise FedtaperError(f"{path} is damaged: {name} has changed")
     return notes
 
 

@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from fedtaper.core.checks import MOST_CLIENTS
+from fedtaper.core.errors import FedtaperError
 from fedtaper.experiment import Experiment
 from fedtaper.problems.custom import Custom
 from fedtaper.problems.images import ImageClassification
@@ -65,6 +67,26 @@ def differences(stored: Fingerprint, now: Fingerprint, ignore: Sequence[str] = (
     if not sizes and None not in (stored["data"], now["data"]):
         out += _per_client("data", stored["data"], now["data"], hidden=True)
     return out
+
+
+def checked(found: Any, path: Path) -> Fingerprint:
+    """A fingerprint from a file, refused unless it has all parts that are compared."""
+
+    def texts(part: Any) -> bool:
+        return isinstance(part, dict) and all(isinstance(v, str) for v in part.values())
+
+    def runs(part: Any) -> bool:
+        rows: list[Any] = part if isinstance(part, list) else [None]
+        pairs = all(isinstance(row, list) and [*map(type, row)] == [str, int] for row in rows)
+        return pairs and all(0 < count <= MOST_CLIENTS for _, count in rows)
+
+    fits = isinstance(found, dict)
+    fits = fits and all(texts(found.get(name)) for name in ("settings", "behaviours", "problem"))
+    fits = fits and all(runs(found.get(name)) for name in ("schedules", "sizes"))
+    fits = fits and "data" in found and (found["data"] is None or runs(found["data"]))
+    if not fits or not found["settings"].get("rounds", "").isdecimal():
+        raise FedtaperError(f"{path} is damaged: its description of the experiment cannot be read")
+    return dict(found)
 
 
 def in_words(found: Sequence[str]) -> str:

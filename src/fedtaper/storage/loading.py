@@ -20,7 +20,7 @@ from fedtaper.rules.steering import Looks, as_asked, with_factors
 from fedtaper.storage import durable, tensors
 from fedtaper.storage.checkpoints import CHECKPOINT, PREVIOUS
 from fedtaper.storage.config import read_toml
-from fedtaper.storage.fingerprint import differences, fingerprint, in_words
+from fedtaper.storage.fingerprint import checked, differences, fingerprint, in_words
 
 CONFIG, ARRAYS, METRICS, PROVENANCE = "config.toml", "run.npz", "metrics.csv", "provenance.json"
 DATA, MODEL, STATE = "data.npz", "model.npz", "state.npz"
@@ -62,7 +62,7 @@ def load(folder: str | Path, problem: Any = None, experiment: Experiment | None 
 def _loaded(folder: Path, problem: Any, experiment: Experiment | None) -> Run:
     arrays, about = durable.read_arrays(folder / ARRAYS)
     if about is not None:
-        _checksums(folder, arrays, about)
+        check_files(folder, arrays, about)
     notes = _json(folder / PROVENANCE)
     if about is None and "format" in notes:
         raise FedtaperError(
@@ -71,7 +71,8 @@ def _loaded(folder: Path, problem: Any, experiment: Experiment | None) -> Run:
     e = experiment or read_toml(folder / CONFIG, problem or _recorded(folder), trusted=False)
     if about is not None and (problem is not None or experiment is not None):
         e = as_asked(e)
-        found = differences(about["fingerprint"], fingerprint(e), ignore=("start",))
+        stored = checked(about.get("fingerprint"), folder / ARRAYS)
+        found = differences(stored, fingerprint(e), ignore=("start",))
         if found:
             raise FedtaperError(f"{folder} holds another experiment: {in_words(found)}")
     looks = _looks(arrays)
@@ -127,17 +128,19 @@ def stored_fingerprint(folder: Path, experiment: Experiment) -> dict[str, Any]:
     """The fingerprint of a finished run; for an older version, from its config (without data)."""
     _, about = durable.read_arrays(folder / ARRAYS)
     if about is not None:
-        found: dict[str, Any] = about["fingerprint"]
-        return found
+        return checked(about.get("fingerprint"), folder / ARRAYS)
     return fingerprint(read_toml(folder / CONFIG, experiment.problem, trusted=False), data=False)
 
 
-def _checksums(folder: Path, arrays: dict[str, Any], about: dict[str, Any]) -> None:
-    """Compare the arrays and the files beside them with the checksums in the archive."""
-    for name, array in arrays.items():
-        if durable.array_digest(array) != about["checksums"].get(name):
-            raise FedtaperError(f"{folder / ARRAYS} is damaged: {name} has changed")
-    for name, sum_ in about["files"].items():
+def check_files(folder: Path, arrays: dict[str, Any], about: dict[str, Any]) -> None:
+    """Compare the files beside the arrays with the checksums in the archive.
+
+    The arrays were compared when they were read; a run has a checksum of each.
+    """
+    sums, files = about.get("checksums"), about.get("files")
+    if not isinstance(sums, dict) or not isinstance(files, dict) or sums.keys() != arrays.keys():
+        raise FedtaperError(f"{folder / ARRAYS} is damaged: its checksums cannot be read")
+    for name, sum_ in files.items():
         path = folder / name
         if not path.is_file():
             raise FedtaperError(f"{folder} is damaged: {name} is missing")
@@ -177,7 +180,7 @@ def _check_shapes(run: Run, folder: Path) -> None:
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(durable.text_of(path))
     except FileNotFoundError:
         raise FedtaperError(f"{path.parent} is damaged: {path.name} is missing") from None
     except (OSError, ValueError, RecursionError) as trouble:

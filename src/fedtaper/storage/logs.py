@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,9 @@ class Log:
     mlflow: str | None = None
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
+        for name, value in vars(self).items():
             if value is not None and not (isinstance(value, str) and value):
-                raise FedtaperError(f"[log]: {name} must be a text, not {value!r}")
+                raise FedtaperError(f"[log]: {name} must be a text, not {value!r:.80}")
 
     @contextmanager
     def opened(

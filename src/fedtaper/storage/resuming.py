@@ -17,8 +17,8 @@ from fedtaper.experiment import Experiment
 from fedtaper.results import Run
 from fedtaper.storage import durable
 from fedtaper.storage.checkpoints import load_checkpoint
-from fedtaper.storage.fingerprint import Fingerprint, differences, in_words
-from fedtaper.storage.loading import ARRAYS, STATE, load, stored_fingerprint
+from fedtaper.storage.fingerprint import Fingerprint, checked, differences, in_words
+from fedtaper.storage.loading import ARRAYS, STATE, check_files, load, stored_fingerprint
 
 
 def standing(
@@ -67,8 +67,9 @@ def compare(
     """
     if stored is None:
         return
-    found = differences(stored, now, ignore=("rounds",))
-    mended = [text for text in found if failed and text.startswith(MENDED.get(failed, "\n"))]
+    found = differences(checked(stored, out), now, ignore=("rounds",))
+    parts = MENDED.get(str(failed), "\n")
+    mended = [text for text in found if failed and text.startswith(parts)]
     if mended and len(mended) == len(found):
         warn(f"{out}: {failed} failed and has changed since; the run continues with the new one")
         found = []
@@ -106,7 +107,9 @@ def _extension(out: Path, rounds: int, seeds: NDArray[np.int64], many: bool) -> 
         )
     arrays, about = durable.read_arrays(out / ARRAYS)
     state, _ = durable.read_arrays(out / STATE)
-    if about is None or durable.file_digest(out / STATE) != about["files"].get(STATE):
+    if about is not None:
+        check_files(out, arrays, about)
+    if about is None or STATE not in about["files"]:
         raise FedtaperError(
             f"{out} is damaged: {STATE} is not the file that was stored with the run"
         )

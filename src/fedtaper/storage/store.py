@@ -174,7 +174,7 @@ def save(
     if state is not None:
         files[STATE] = _arrays(out / STATE, state)
     about = {"fingerprint": known or fingerprint(asked), "files": files}
-    _write_run(out, run_arrays(run), about)
+    durable.write_arrays(out / ARRAYS, run_arrays(run), about)
     finished(out)
     return replace(run, path=out, provenance=notes)
 
@@ -209,18 +209,14 @@ def run_arrays(run: Run) -> dict[str, Any]:
     return arrays | {name: array for name, array in kept.items() if array is not None}
 
 
-def _write_run(out: Path, arrays: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    sums = {name: durable.array_digest(array) for name, array in arrays.items()}
-    durable.write_arrays(out / ARRAYS, arrays, {**about, "checksums": sums})
-
-
 def drop(out: str | Path, *names: str) -> None:
     """Remove files of a stored run that are no longer needed, such as its model."""
     out = Path(out)
     arrays, about = durable.read_arrays(out / ARRAYS)
     if about is not None:
         left = {name: sum_ for name, sum_ in about["files"].items() if name not in names}
-        _write_run(out, arrays, {"fingerprint": about["fingerprint"], "files": left})
+        kept = {"fingerprint": about["fingerprint"], "files": left}
+        durable.write_arrays(out / ARRAYS, arrays, kept)
     for name in names:
         durable.remove(out / name)
 

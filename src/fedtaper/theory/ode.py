@@ -23,6 +23,7 @@ Variable = Callable[[Any], Any]
 Kind = Literal["limit", "finite"]
 KINDS: tuple[Kind, ...] = ("limit", "finite")
 LARGEST = 5000  # parameters: a stiff solver keeps their square in memory
+SHORTEST = 1e-100  # time from start to end: below it LSODA does not come back
 
 
 def limit_ode(experiment: Experiment, influence: Kind = "limit") -> LimitOde:
@@ -181,6 +182,10 @@ class LimitOde:
             raise FedtaperError(f"w must be one model of {e.problem.dim} finite numbers")
         if not (np.isfinite(start) and np.isfinite(last) and 0 <= start <= last):
             raise FedtaperError(f"end must be later than start, not from {start} to {last}")
+        if 0 < last - start < SHORTEST:
+            raise FedtaperError(
+                f"end is only {last - start:g} later than start: choose a later one"
+            )
         try:
             pull, slope, variable = self._right_side(start, last)
         except FedtaperError:

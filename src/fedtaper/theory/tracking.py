@@ -185,6 +185,8 @@ def window_starts(t: Array, window: float, starts: Iterable[int] | None) -> NDAr
     """The rounds at which windows start, checked against the run's length."""
     if not (math.isfinite(window) and window > 0):
         raise FedtaperError(f"window must be a length above 0 of the ODE's time, not {window!r}")
+    if t[-1] + window == t[-1]:
+        raise FedtaperError(f"a window of {window:g} is lost in rounding: use a longer one")
     last = int(np.searchsorted(t, t[-1] - window * (1 - 1e-12), side="right")) - 1
     if last < 1:
         raise FedtaperError(
