@@ -14,10 +14,11 @@ from small_file import FILE
 from typer.testing import CliRunner
 
 import fedtaper as ft
+from fedtaper.cli import main as cli_main
 from fedtaper.cli.main import app
 from fedtaper.cli.terminal import show_error, show_warning
 from fedtaper.deploy.scaffold import new_app
-from fedtaper.storage import tensors
+from fedtaper.storage import store, tensors
 
 
 def test_brackets_in_paths_are_not_markup(tmp_path, monkeypatch):
@@ -280,3 +281,29 @@ def test_what_scales_each_coordinate_has_no_ode():
     with warnings.catch_warnings():
         warnings.simplefilter("error", ft.StabilityWarning)
         ft.run(replace(e, schedules=ft.Power(0.5, 0.8)))
+
+
+def test_ctrl_c_while_the_commands_are_put_together_leaves_no_trace(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedtaper.cli.main.app", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        cli_main.main()
+    assert ended.value.code == 130
+
+
+def test_half_an_app_is_not_left_on_a_full_disk(tmp_path, monkeypatch):
+    real = store.write_text
+
+    def full(path, text):
+        if path.name == "federation.toml":
+            raise ft.FedtaperError(f"{path} cannot be written: No space left on device")
+        real(path, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "write_text", full)
+        with pytest.raises(ft.FedtaperError, match="No space left"):
+            new_app("mine", tmp_path)
+    assert not list(tmp_path.iterdir())
+    assert (new_app("mine", tmp_path) / "pyproject.toml").is_file()

@@ -1,5 +1,6 @@
 """Run folders that somebody edited: an archive made anew with one number or note changed."""
 
+import errno
 import io
 import json
 import os
@@ -170,3 +171,12 @@ def test_what_is_no_file_is_not_waited_for(tmp_path, finished):
             with pytest.raises(ft.FedtaperError):
                 ft.load(folder)
             shutil.rmtree(folder)
+
+
+def test_a_run_that_may_not_be_read_is_not_called_damaged(finished, monkeypatch):
+    def refuse(path, *words):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(zipfile, "ZipFile", refuse)
+    with pytest.raises(ft.FedtaperError, match="cannot be read: Permission denied"):
+        ft.load(finished)

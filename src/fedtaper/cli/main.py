@@ -180,4 +180,7 @@ def entry(
 def main() -> None:
     """Run the command."""
     warnings.showwarning = show_warning
-    app()
+    try:
+        app()
+    except KeyboardInterrupt:  # while the commands are being put together
+        sys.exit(128 + signal.SIGINT)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import keyword
+import shutil
 import sys
 from pathlib import Path
 
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError, writing
 from fedtaper.deploy.app import app_name, pyproject
 from fedtaper.storage import store
 
@@ -146,8 +147,18 @@ def new_app(name: str, folder: str | Path = ".") -> Path:
     target = Path(folder) / name
     if target.exists():
         raise FedtaperError(f"{target} exists: choose another name")
+    try:
+        _write(target, name)
+    except BaseException:  # a full disk: half an app would be in the way of the next try
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+    return target
+
+
+def _write(target: Path, name: str) -> None:
     package = target / name.replace("-", "_")
-    package.mkdir(parents=True)
+    with writing(package):
+        package.mkdir(parents=True)
     words = {"name": name, "package": package.name}
     store.write_text(package / "__init__.py", f'"""The federation {name}."""\n')
     store.write_text(package / "task.py", TASK)
@@ -156,4 +167,3 @@ def new_app(name: str, folder: str | Path = ".") -> Path:
     federation = f"{package.name}:federation.toml"
     more = '", "fedtaper[torch]'
     store.write_text(target / "pyproject.toml", pyproject(name, federation, more))
-    return target

@@ -221,6 +221,8 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
         raise
     except FileNotFoundError:
         raise FedtaperError(f"there is no file {path}") from None
+    except OSError as trouble:  # not damage: no permission, or a disk that is gone
+        raise FedtaperError(f"{path} cannot be read: {said(trouble)}") from None
     except Exception as trouble:  # zip, struct, numpy and json each have errors of their own
         raise FedtaperError(f"{path} is damaged: {said(trouble)}") from None
 

@@ -183,7 +183,9 @@ def _json(path: Path) -> Any:
         return json.loads(durable.text_of(path))
     except FileNotFoundError:
         raise FedtaperError(f"{path.parent} is damaged: {path.name} is missing") from None
-    except (OSError, ValueError, RecursionError) as trouble:
+    except OSError as trouble:
+        raise FedtaperError(f"{path} cannot be read: {durable.said(trouble)}") from None
+    except (ValueError, RecursionError) as trouble:
         raise FedtaperError(f"{path} is damaged: {durable.said(trouble)}") from None
 
 
