@@ -63,8 +63,9 @@ def stand_in(folder, name, text):
 
 @pytest.mark.parametrize(
     "host",
-    ["x$(touch P)y", "a b", "a\nlisten 80;", "a;b", "'", '"', "", "-x", "a..b", "x" * 300, "a/b"],
-)
+    ["x$(touch P)y", "a b", "a\nlisten 80;", "a;b", "'", '"', "", "-x", "a..b", "x" * 300, "a/b",
+     "fe80::1%$(touch P)", "fe80::1%x\nlisten 80;", "fe80::1%eth0", "999.1.1.1"],
+)  # fmt: skip
 def test_a_host_that_could_be_more_than_a_host_is_refused(file, tmp_path, host):
     with pytest.raises(ft.FedtaperError, match="is not a host"):
         write_deployment(file, tmp_path / "out", host, Ports())

@@ -1,10 +1,12 @@
 """The live page's server: what it answers, what it refuses, and how quick it is."""
 
+import asyncio
 import fcntl
 import json
 import os
 import shutil
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ from ui_client import HOME, JSON, PORT, TOKEN, opened
 
 import fedtaper as ft
 from fedtaper.ui import rows, runs, writers
-from fedtaper.ui.guard import HEADER, LARGEST
+from fedtaper.ui.guard import HEADER, LARGEST, _body
+from fedtaper.ui.server import Api, make_app
 
 
 def stored(folder, **settings):
@@ -146,6 +149,34 @@ def test_only_the_pages_own_files(page, name):
 
 
 # runs
+
+
+@pytest.mark.parametrize("since", ["abc", "-1e9", "9" * 5000, "\xb2", "", "%00", "1.5"])
+def test_a_stream_from_nowhere_begins_with_all(root, since):
+    """What is no number was a traceback in the terminal."""
+    ending = asyncio.Event()
+    made = Api(root, ending)
+    request = SimpleNamespace(query_params={"since": since})
+
+    async def first():
+        answer = await made.events(request)
+        return await anext(aiter(answer.body_iterator))
+
+    assert '"one"' in asyncio.run(first())
+
+
+def test_sockets_are_closed_and_lengths_are_numbers(root):
+    guard = make_app(root, TOKEN, PORT)
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(guard({"type": "websocket", "path": "/api/events", "headers": []}, None, send))
+    assert sent == [{"type": "websocket.close", "code": 1008}]
+    headers = {"content-type": "application/json"}
+    for length in ("\xb2", "-1", "", "9" * 5000, "1e3"):
+        assert _body(headers | {"content-length": length})[0] == 413
 
 
 def test_list_and_detail_are_what_is_stored(page, root):

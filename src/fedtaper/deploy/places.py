@@ -46,7 +46,9 @@ def checked_host(host: str) -> str:
     >>> checked_host("federation.example.org")
     'federation.example.org'
     """
-    named = len(host) <= 253 and all(LABEL.fullmatch(part) for part in host.split("."))
+    labels = host.split(".")
+    named = len(host) <= 253 and all(LABEL.fullmatch(part) for part in labels)
+    named = named and not labels[-1].isdigit()  # a name cannot end so: an address with a mistake
     if not named and not is_address(host):
         raise FedtaperError(
             f"{host[:80]!r} is not a host: give a name such as federation.example.org, or an "
@@ -56,7 +58,9 @@ def checked_host(host: str) -> str:
 
 
 def is_address(host: str) -> bool:
-    """Whether it is an IP address."""
+    """Whether it is an IP address, without a zone: a zone may hold any text, commands too."""
+    if "%" in host:
+        return False
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -42,6 +42,8 @@ class Guard:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
+            else:  # the page opens no sockets
+                await send({"type": "websocket.close", "code": 1008})
             return
         refused = self.refused(scope)
         if refused is not None:
@@ -82,7 +84,7 @@ def _body(headers: dict[str, str]) -> tuple[int, str] | None:
     if headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
         return 415, "only JSON is accepted"
     length = headers.get("content-length", "")
-    if not length.isdigit() or int(length) > LARGEST:
+    if not (length.isascii() and length.isdigit() and len(length) < 19) or int(length) > LARGEST:
         return 413, f"a request must state its length, at most {LARGEST} bytes"
     return None
 

@@ -130,7 +130,9 @@ class Api:
         """A stream of rows that changed (server-sent events)."""
         from starlette.responses import StreamingResponse
 
-        since = int(request.query_params.get("since", "0") or 0)
+        asked = request.query_params.get("since", "")
+        plain = asked.isascii() and asked.isdigit() and len(asked) < 19
+        since = int(asked) if plain else 0  # anything else: all rows
         headers = {"x-accel-buffering": "no"}
         return StreamingResponse(
             self._stream(since), media_type="text/event-stream", headers=headers
