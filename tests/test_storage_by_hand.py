@@ -130,6 +130,8 @@ def test_a_stopped_run_does_not_go_on_from_changed_numbers(tmp_path, monkeypatch
             rewritten(folder / one, nudged(name))
         refused(folder, e)
     for k, notes in enumerate([*NOTES.values(), {"failed": [1]}]):
+        if notes.get("fingerprint", 0) is None:  # as in the checkpoints of old versions
+            continue
         folder = shutil.copytree(tmp_path / "run", tmp_path / f"noted-{k}")
         for one in both:
             rewritten(folder / one, noted(**notes))
@@ -137,15 +139,6 @@ def test_a_stopped_run_does_not_go_on_from_changed_numbers(tmp_path, monkeypatch
             ft.run(e, out=folder, resume=True, **HOW)
         else:
             refused(folder, e)
-
-
-def test_a_checkpoint_without_a_description_is_refused(tmp_path, monkeypatch):
-    """It could be of any experiment, and nothing says what is missing."""
-    e = experiment(rounds=60)
-    stopped(e, tmp_path / "run", monkeypatch)
-    for one in (checkpoints.CHECKPOINT, checkpoints.PREVIOUS):
-        rewritten(tmp_path / "run" / one, lambda members: members.pop("manifest.npy"))
-    refused(tmp_path / "run", e)
 
 
 def test_old_checkpoints_without_checksums_go_on(tmp_path, monkeypatch):
