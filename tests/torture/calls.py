@@ -33,7 +33,7 @@ WRONG = [
     {"a": 1}, object(), np.array([]), np.array([[1.0]]), np.array(["a"]), int, ft.Power(0.1, 0.8),
     ft.Idle(), 1j, [[1, 2], [3]], [None] * 3, [1e308] * 3, range(3), set(), {0: None}, "[/red]",
     "a\0b", len, np.int64(-3), np.float32(2.5), np.nan * np.ones(3), np.datetime64("2020-01-01"),
-    (1, 2), ((0, 1), (2, "x")), [[0], [9]], lambda *words: None, ft.Power, Path("/nowhere/x"),
+    (1, 2), ((0, 1), (2, "x")), [[0], [9]], lambda *words: None, ft.Power, Path("/dev/null/x"),
     "é\ud800", np.zeros((2, 3)), "x" * 10_000, {3: ft.Idle()}, [float("nan")] * 3, 2**62, iter(()),
     np.timedelta64(3, "D"), np.array(True), np.array("x"), np.ma.masked, 2**70, 5e-324,
     np.longdouble(1) / 3, np.broadcast_to(1.0, 10**12), range(10**18), itertools.repeat(1), LOOP,

@@ -99,10 +99,6 @@ def check_number(
     if number and not isinstance(value, (bool, np.timedelta64, np.longdouble)):
         fits: Any = value
         too_large = isinstance(value, int) and abs(value) > MOST
-        if isinstance(value, int) and LARGEST < abs(value) <= MOST:  # NumPy makes an object of it
-            raise FedtaperError(
-                f"{name} is too large for a whole number: write it as 1e20, for example"
-            )
         inside = abs(fits) <= MOST and fits >= low and fits > above and fits < below
         if inside or not (finite or too_large):
             return

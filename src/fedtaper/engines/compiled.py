@@ -140,10 +140,9 @@ def _advance_seeds(e: Experiment, state: State, block: Block, a: Any, part: Any)
     rule, constants = _server_rule(e)
     moments = [*(array[low:high] for array in state.memory), state.w[:0], state.w[:0]]
     ahead = isinstance(e.local, momentum.Momentum) and e.local.nesterov
-    beta = e.local.beta if isinstance(e.local, momentum.Momentum) else 0.0
+    beta = float(e.local.beta) if isinstance(e.local, momentum.Momentum) else 0.0
     kept = state.clients[0][low:high] if state.clients else np.empty((0, 0, 0))
-    dim = problem.dim
-    zeros = (0.0,) * (dim if dim <= WIDE else 1)
+    zeros = (0.0,) * (problem.dim if problem.dim <= WIDE else 1)
     none = np.empty((0, 0, 0, 1))
     kind, scale = behaviours.tables(e, first, first + rounds)
     assert block.w is not None
@@ -160,12 +159,13 @@ def _advance_seeds(e: Experiment, state: State, block: Block, a: Any, part: Any)
 
 
 def _server_rule(e: Experiment) -> tuple[int, tuple[float, ...]]:
-    """The server rule's number, and its constants."""
-    if isinstance(e.server, server.Adagrad | server.Adam | server.Yogi):
-        return _SECOND[type(e.server)], (e.server.eta, e.server.b1, e.server.b2, e.server.tau)
-    if isinstance(e.server, server.AverageMomentum):
-        return _MOMENTUM, (1.0, e.server.beta, 1.0, 1.0)
-    return _MEAN, (1.0,) * 4
+    """The server rule's number, and its constants (numbers of the user's may be ints)."""
+    rule, kind, found = e.server, _MEAN, (1.0,) * 4
+    if isinstance(rule, server.Adagrad | server.Adam | server.Yogi):
+        kind, found = _SECOND[type(rule)], (rule.eta, rule.b1, rule.b2, rule.tau)
+    elif isinstance(rule, server.AverageMomentum):
+        kind, found = _MOMENTUM, (1.0, rule.beta, 1.0, 1.0)
+    return kind, tuple(map(float, found))
 
 
 @njit(inline="always")

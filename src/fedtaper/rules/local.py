@@ -44,7 +44,7 @@ class Proximal(Memoryless):
     @property
     def added_curvature(self) -> float:  # type: ignore[override]  # computed from a field
         """The pull to the anchor is a quadratic of curvature mu."""
-        return self.mu
+        return float(self.mu)
 
     def direction(self, gradient: Any, w: Any, anchor: Any) -> Any:
         """The gradient of the client's loss with the proximal term."""

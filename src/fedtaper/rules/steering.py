@@ -94,7 +94,7 @@ class Steering:
             slopes = np.maximum(goal.slopes(f)[some], 1e-300)
             move = np.log(slopes / slopes.sum()) - now
         wanted = now + size * move  # influence is proportional to the scale
-        wanted = np.maximum(wanted, wanted.max() - np.log(self.bound))
+        wanted = np.maximum(wanted, wanted.max() - np.log(float(self.bound)))
         new = factor.copy()
         new[some] *= np.exp(wanted - now)
         return np.asarray(new / new.mean())
