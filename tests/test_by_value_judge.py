@@ -138,18 +138,22 @@ def test_challenges_are_judged_by_their_own_test(monkeypatch):
         error=np.array([0.01, 0.01, np.inf]),
         freedom=np.array([9.0, 9.0, 9.0]),
         found=np.array([0, 7, 0]),
+        unexplained=np.array([False, False, True]),
     )
     monkeypatch.setattr(room, "examine", lambda asked: said)
     asked = Asked(np.arange(1, 4), *[np.ones((3, 3))] * 3)
     found = judge(trace(asked=asked, quadratic=False))
     assert found.verdicts == ("as declared", "fading", "cannot tell yet")
     assert found.witness == "challenges" and found.found.tolist() == [0, 7, 0]
+    assert found.unexplained.tolist() == [False, False, True]
     np.testing.assert_array_equal(found.freedom, said.freedom)
 
 
 def test_challenges_say_nothing_about_who_is_idle(monkeypatch):
     none = np.zeros(3)
-    said = SimpleNamespace(excess=none, error=none + 0.01, freedom=none + 9, found=np.arange(3) + 5)
+    said = SimpleNamespace(
+        excess=none, error=none + 0.01, freedom=none + 9, found=np.arange(3) + 5, unexplained=none
+    )
     monkeypatch.setattr(room, "examine", lambda asked: said)
     given = trace(asked=Asked(np.arange(1, 4), *[np.ones((3, 3))] * 3), quadratic=False)
     given.norms[1, -3:] = 0.0
@@ -191,7 +195,7 @@ def test_lines_are_above_0_unless_a_replay_gives_one():
 def finding(verdicts, found=None):
     none = np.zeros(len(verdicts))
     rounds = np.zeros(len(verdicts), dtype=int) if found is None else np.array(found)
-    return Finding(tuple(verdicts), none, none, none, "norms", none, rounds)
+    return Finding(tuple(verdicts), none, none, none, "norms", none, rounds, none > 0)
 
 
 def fading_from(monkeypatch, first):
