@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from fedtaper.core.errors import warn
 from fedtaper.engines.cuda import stacked
 from fedtaper.engines.cuda.batches import RoundBatches, prepared
-from fedtaper.engines.cuda.layout import Layout
+from fedtaper.engines.cuda.layout import empty, joined, views
 
 WARM_UP = 3
 
@@ -82,10 +82,10 @@ class PerClientSteps:
         self.session = session
         layout, device = session.layout, session.device
         # separate tensors, not views of one: the compiler would take views for aliases
-        self.masters = [layout.empty(device, torch.float32) for _ in range(width)]
+        self.masters = [empty(layout, device, torch.float32) for _ in range(width)]
         self.copies = self.masters
         if session.dtype != torch.float32:
-            self.copies = [layout.empty(device, session.dtype) for _ in range(width)]
+            self.copies = [empty(layout, device, session.dtype) for _ in range(width)]
         self.compile(session.on_gpu and session.compiled)
 
     def compile(self, wanted: bool) -> None:
@@ -130,10 +130,10 @@ class Stacked:
     def __init__(self, session: Any, width: int) -> None:
         self.session, self.width = session, width
         device, layout = session.device, session.layout
-        self.masters = layout.empty(device, torch.float32, width)
+        self.masters = empty(layout, device, torch.float32, width)
         self.copies = self.masters
         if session.dtype != torch.float32:
-            self.copies = layout.empty(device, session.dtype, width)
+            self.copies = empty(layout, device, session.dtype, width)
         self.compile(session.on_gpu and session.compiled)
 
     def compile(self, wanted: bool) -> None:
@@ -177,7 +177,7 @@ class DeviceRound:
         self.way: PerClientSteps | Stacked = (Stacked if self.stacked else PerClientSteps)(
             session, width
         )
-        self.anchors = layout.empty(device, torch.float32)
+        self.anchors = empty(layout, device, torch.float32)
         self.index = torch.zeros(shape, dtype=torch.int64, device=device)
         self.share = torch.zeros(shape, device=device)
         self.flip = torch.zeros(shape, dtype=torch.bool, device=device)
@@ -193,7 +193,7 @@ class DeviceRound:
 
     def begin(self, anchor: torch.Tensor, count: int) -> None:
         """Every client starts from the shared model."""
-        torch._foreach_copy_(self.anchors, self.session.layout.parts(anchor))
+        torch._foreach_copy_(self.anchors, views(self.session.layout, anchor))
         for j in range(count):
             self.way.set(j, self.anchors)
         self.sums.zero_()
@@ -201,7 +201,7 @@ class DeviceRound:
 
     def models(self, count: int) -> torch.Tensor:
         """The first clients' models, (count, parameters)."""
-        return torch.stack([Layout.flat(self.way.get(j)) for j in range(count)])
+        return torch.stack([joined(self.way.get(j)) for j in range(count)])
 
     def train(self, plan: RoundBatches, members: Any, a: Any) -> None:
         """All local updates of a round, or the first of them: one for each row of ``a``."""

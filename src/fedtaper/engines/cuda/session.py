@@ -28,9 +28,10 @@ from fedtaper.engines.cuda.captured_steps import (
     compile_once,
     network_of,
 )
-from fedtaper.engines.cuda.layout import Layout
+from fedtaper.engines.cuda.layout import empty, views
 from fedtaper.engines.cuda.sending import Sending
 from fedtaper.engines.cuda.stacked import can_stack
+from fedtaper.engines.layout import Layout
 from fedtaper.engines.network_client import Client
 from fedtaper.engines.steered import network_losses
 from fedtaper.experiment import Experiment
@@ -238,8 +239,8 @@ class CudaSession:
 
     def _tested(self, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Each test image's loss and whether it is right."""
-        parts = self.layout.empty(self.device, self.dtype)
-        torch._foreach_copy_(parts, self.layout.parts(w))
+        parts = empty(self.layout, self.device, self.dtype)
+        torch._foreach_copy_(parts, views(self.layout, w))
         count = len(self.test_y)
         found = []
         with torch.no_grad():

@@ -13,11 +13,12 @@ from torch.utils._pytree import tree_map
 from fedtaper.core.protocols import Memory, as_network
 from fedtaper.core.rules import restarted
 from fedtaper.engines.cuda.graphs import Captured
+from fedtaper.engines.layout import Layout
 from fedtaper.engines.network_client import Lane
 from fedtaper.engines.stacked.batches import Resident, RoundBatches, Turn, each, sample_bytes
 from fedtaper.engines.stacked.compiling import Compiled
 from fedtaper.engines.stacked.drawn import Draw, Drawn, drawn, draws_of
-from fedtaper.engines.stacked.step import Layout, Loss, Step, alone, step_of
+from fedtaper.engines.stacked.step import Loss, Step, alone, step_of
 from fedtaper.experiment import Experiment
 from fedtaper.problems.network import Minibatches
 

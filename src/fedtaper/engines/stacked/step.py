@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,36 +14,13 @@ from torch.utils._pytree import tree_map
 
 from fedtaper.core.protocols import LocalRule, Memory, NetworkProblem
 from fedtaper.core.rules import Memoryless
+from fedtaper.engines.layout import Layout
 from fedtaper.engines.stacked.drawn import Drawn, given
 
 # which way is used is measured, so nobody has to be warned that an operation is slow when stacked
 warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet")
 
 Step = Callable[..., tuple[torch.Tensor, Memory, torch.Tensor, torch.Tensor]]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The place of each trained parameter in a flat model."""
-
-    names: tuple[str, ...]
-    shapes: tuple[torch.Size, ...]
-
-    @classmethod
-    def of(cls, module: torch.nn.Module) -> Layout:
-        """The layout of a module: the order of ``parameters_of``."""
-        named = [(n, p.shape) for n, p in module.named_parameters() if p.requires_grad]
-        return cls(tuple(n for n, _ in named), tuple(shape for _, shape in named))
-
-    def parts(self, w: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The parameters of flat models (lanes, d) by name, each (lanes, ...): views."""
-        pieces = w.split([shape.numel() for shape in self.shapes], dim=1)
-        named = zip(self.names, pieces, self.shapes, strict=True)
-        return {name: piece.view(len(w), *shape) for name, piece, shape in named}
-
-    def flat(self, parts: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Parameters (or gradients) by name as flat models (lanes, d)."""
-        return torch.cat([parts[name].flatten(1) for name in self.names], dim=1)
 
 
 class Loss(torch.nn.Module):

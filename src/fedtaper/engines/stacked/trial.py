@@ -10,8 +10,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from fedtaper.core.protocols import NetworkProblem, as_network
 from fedtaper.core.rules import restarted
+from fedtaper.engines.layout import Layout
 from fedtaper.engines.stacked.drawn import drawn, draws_of
-from fedtaper.engines.stacked.step import Layout, Loss, alone, step_of
+from fedtaper.engines.stacked.step import Loss, alone, step_of
 from fedtaper.experiment import Experiment
 from fedtaper.problems.network import Minibatches, bind, statistics_of, trial
 
