@@ -26,10 +26,11 @@ import fedtaper as ft
 from fedtaper.auditing import trace_of
 from fedtaper.auditing.judge import Trace, judge
 from fedtaper.paper.federations import ATTACKERS, SWITCH, federation
+from fedtaper.rules.behaviours import Behaviour
 
 FIRST, MOST, SMALLER = 7_000_000, 50, 20.0
 C, LATE_C = 0.1 / SMALLER, 0.1 * (SWITCH * 5) ** 0.24 / SMALLER
-BEHAVIOURS: dict[str, ft.Behaviour] = ATTACKERS | {
+BEHAVIOURS: dict[str, Behaviour] = ATTACKERS | {
     "delta 0.9": ft.OtherSchedule(ft.Power(C, 0.9)),
     "delta 1": ft.OtherSchedule(ft.Power(C, 1.0)),
     "smaller c": ft.OtherSchedule(ft.Power(0.3 * C, 0.76)),

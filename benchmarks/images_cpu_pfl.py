@@ -24,7 +24,7 @@ from pfl.internal.ops.selector import set_framework_module  # noqa: E402
 from pfl.metrics import Metrics  # noqa: E402
 from pfl.model.pytorch import PyTorchModel  # noqa: E402
 
-from fedtaper import models  # noqa: E402
+from fedtaper.problems import models  # noqa: E402
 
 ROUNDS = 8
 clients, each = (int(word) for word in sys.argv[1:3])

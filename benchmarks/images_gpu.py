@@ -131,7 +131,7 @@ def check(ways=WAYS):
             for name in ("cpu", *ways):
                 state = engines.init(e, np.array([0]))
                 if name == "cpu":
-                    made = cpu.start(e, state, workers=1)
+                    made = cpu.CpuSession(e, state, workers=1)
                 else:
                     made = cuda.CudaSession(
                         e, state, cuda.PRECISIONS[name.split()[0]], stacked="stacked" in name

@@ -109,7 +109,7 @@ def experiment(
 
 def kernel_seconds(e: ft.Experiment) -> float:
     def work() -> None:
-        compiled.advance(e, engines.init(e, np.array([0])), e.rounds)
+        compiled.CompiledSession(e, engines.init(e, np.array([0]))).advance(e.rounds)
 
     work()
     return best(work, 7)
