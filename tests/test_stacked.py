@@ -1,6 +1,7 @@
 """All clients' models as one: the same numbers as client by client, and as the reference loop."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -509,11 +510,35 @@ def test_the_quickest_way_is_chosen_remembered_and_kept(forgetful):
     assert chosen(e).split()[0] == "stacked" and asked[-1] == "Stack"
 
 
-def test_by_default_short_runs_and_images_go_client_by_client(tmp_path, monkeypatch):
+def test_by_default_short_runs_go_client_by_client(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     run = ft.run(experiment(rounds=2), progress=False)
     assert (run.way, run.way_because) == ("per-client", "a short run")
     assert not remembered.file().exists()
+
+
+def images():
+    problem = ft.ImageClassification("digits", split=ft.Iid(), model="cnn", num_clients=4)
+    return ft.Experiment(problem, ft.Power(0.05, 0.8), rounds=60, local_epochs=1, batch_size=32)
+
+
+@pytest.mark.parametrize(("seconds", "tried"), [(3.0, False), (6.0, True)])
+def test_convolutions_must_be_worth_more_before_they_are_compiled(forgetful, seconds, tried):
+    """They compile slowly, and often gain nothing. Images are stacked like all else."""
+    asked = []
+
+    def compiled(*args, **how):
+        asked.append(how.get("compiled", False))
+        return SimpleNamespace(width=2)
+
+    forgetful.setattr(choice, "_apart", lambda *args: seconds)
+    forgetful.setattr(choice, "_together", lambda *args: seconds / 2)
+    forgetful.setattr(choice, "Stack", compiled)
+    e = images()  # 90 or 180 s of work, stacked
+    state = engines.init(e, np.array([0]))
+    way, _ = choice.choose(e, state, SimpleNamespace(device="cpu"), lambda: 2)
+    assert asked == [False, True][: 1 + tried]
+    assert way == "stacked"
 
 
 def test_a_compiler_that_fails_is_left_out_with_a_line(forgetful):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch.nn.modules.conv import _ConvNd
 
 from fedtaper.core.errors import FedtaperError, warn
 from fedtaper.core.protocols import State, as_network
@@ -23,11 +24,11 @@ from fedtaper.engines.stacked.batches import turns
 from fedtaper.engines.stacked.stack import Stack
 from fedtaper.engines.stacked.trial import objection
 from fedtaper.experiment import Experiment
-from fedtaper.problems.images import ImageClassification
 
 PER_CLIENT, STACKED, COMPILED = WAYS
 WORTH_A_TRIAL = 5.0  # seconds of work, client by client, that pay for trying the other ways
 WORTH_COMPILING = 30.0  # seconds of work, by the best way yet, that pay for trying the compiler
+CONVOLUTIONS = 4.0  # times as many with convolutions on a CPU: they compile slowly and gain less
 MARGIN = 0.9  # a way must need less than this share of a simpler one's time
 UPDATES = 4  # of each lane, in a trial
 TRIALS = 2
@@ -72,8 +73,6 @@ class Measured:
 
 def choose(e: Experiment, state: State, own: Client, width: Callable[[], int]) -> tuple[str, str]:
     """The way for this run, and why."""
-    if isinstance(e.problem, ImageClassification) and own.device == "cpu":
-        return PER_CLIENT, "small convolutions are faster client by client on a CPU"
     if not as_network(e.problem).in_memory:
         return PER_CLIENT, "its data are read as they are needed"
     left = e.rounds - state.round
@@ -92,10 +91,17 @@ def choose(e: Experiment, state: State, own: Client, width: Callable[[], int]) -
         found = replace(found, stacked=_together(e, state, Stack(e, lanes, device=own.device)))
     assert found.stacked is not None
     least = min(found.per_client, found.stacked)
-    if found.compiled is None and least * left > WORTH_COMPILING:
+    if found.compiled is None and least * left > _worth_compiling(e, own.device):
         found = _with_compiler(e, state, found, lanes, own.device)
     remembered.write(key, found)
     return found.best(left), found.words()
+
+
+def _worth_compiling(e: Experiment, device: str) -> float:
+    """Seconds of work that pay for trying the compiler."""
+    parts = as_network(e.problem).module().modules()
+    slow = device == "cpu" and any(isinstance(part, _ConvNd) for part in parts)
+    return WORTH_COMPILING * (CONVOLUTIONS if slow else 1.0)
 
 
 def _apart(e: Experiment, state: State, own: Client) -> float:
