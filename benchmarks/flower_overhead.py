@@ -71,7 +71,7 @@ def client_app(source):
 
     @app.train()
     def train(message, context):
-        client._updates = lambda e, w, a, *place: (w, {})
+        client._updates = lambda e, w, a, *others: (w, {}, ())
         return client.train(message, context, source)
 
     @app.evaluate()
