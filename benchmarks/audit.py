@@ -11,30 +11,31 @@ import numpy as np
 
 import fedtaper as ft
 
-
-def trace(clients: int, rounds: int, dim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    n = 5.0 * np.arange(1, rounds + 1)
-    pull = n[:, None, None] ** -0.76 * rng.normal(size=(1, clients, dim))
-    updates = pull * (1 + 0.1 * rng.normal(size=(rounds, clients, dim)))
-    updates[:, : clients // 10] *= n[:, None, None] ** -0.2
-    return n, np.linalg.norm(updates, axis=-1), updates
+CLIENTS = ROUNDS = 1000
+DECLARED, FADING = ft.Power(0.03, 0.76), ft.Power(0.03, 0.96)
 
 
 def main() -> None:
-    clients = rounds = 1000
-    n, norms, updates = trace(clients, rounds, 3)
-    declared = [ft.Power(0.1, 0.76)] * clients
-    for name, how in (("sizes", {}), ("updates, d = 3", {"updates": updates})):
+    problem = ft.LinearRegression(num_clients=CLIENTS, samples=200)
+    cheats = {i: ft.OtherSchedule(FADING) for i in range(CLIENTS // 10)}
+    e = ft.Experiment(problem, DECLARED, rounds=ROUNDS, local_steps=5, behaviours=cheats)
+    run = ft.run(e, updates=True)
+    ways = {"sizes": {}, "updates, d = 3": {"updates": run.updates, "w": _before(run)}}
+    for name, how in ways.items():
         began, cpu = time.perf_counter(), time.process_time()
-        found = ft.audit(norms, n=n, schedules=declared, **how)
+        found = ft.audit(run.update_norms, n=run.n, schedules=e.schedules, quadratic=True, **how)
         seconds = time.perf_counter() - began
-        right = sum(c.client < clients // 10 for c in found.accused)
+        right = sum(c.client in cheats for c in found.accused)
         print(
-            f"{clients} clients x {rounds} rounds, {name}: {seconds:.2f} s "
+            f"{CLIENTS} clients x {ROUNDS} rounds, {name}: {seconds:.2f} s "
             f"({time.process_time() - cpu:.2f} s of CPU); "
-            f"{right} of {clients // 10} found, {len(found.accused) - right} others accused"
+            f"{right} of {len(cheats)} found, {len(found.accused) - right} others accused"
         )
+
+
+def _before(run: ft.Run) -> np.ndarray:
+    """The model that each round started from."""
+    return np.vstack([run.w0, run.w[:-1]])
 
 
 if __name__ == "__main__":

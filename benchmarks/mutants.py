@@ -233,7 +233,7 @@ def noticed(path, tree, tests, quickest):
             import pytest
 
             words = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:randomly",
-                     "-m", "not (federation or timed or slow or gpu)", *tests]  # fmt: skip
+                     "-m", "not (federation or timed or gpu or study)", *tests]  # fmt: skip
             with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
                 code = int(pytest.main(words, plugins=[quickest]))
         os._exit(0 if code == 0 else 1)
