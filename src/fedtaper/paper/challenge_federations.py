@@ -28,7 +28,7 @@ from fedtaper.rules.behaviours import After, Behaviour, Copies, Idle, Noise, Oth
 from fedtaper.rules.challenges import Challenges
 from fedtaper.simulation.drive import run
 
-FRESH = 5_000_000  # those from 4,000,000 on were judged before, with wider intervals
+FRESH = 6_000_000  # those from 4,000,000 on were judged before, with earlier versions of the audit
 ROUNDS, SWITCH = 100, 30
 LOOKS = (20, 40, 60, 80, 100)
 TRUE = {"honest": 0.0, "delta 0.9": 0.14, "delta 1": 0.24}
