@@ -318,6 +318,18 @@ def test_evaluation_mode_and_back():
     assert model.training and model.dropout.training and not model.still.training
 
 
+def test_what_evaluate_draws_depends_on_nothing_but_the_model():
+    def spread(model):
+        draws = (torch.randn(3), np.random.normal(size=3))  # noqa: NPY002
+        return {"noise": float(draws[0].sum() + draws[1].sum())}
+
+    e = experiment(custom([arrays(0), arrays(1)], evaluate=spread))
+    before = torch.get_rng_state()
+    noise = [ft.run(e, engine=engine).metrics["noise"] for engine in ("cpu", "cpu", "reference")]
+    assert np.array_equal(noise[0], noise[1]) and np.array_equal(noise[0], noise[2])
+    assert torch.equal(before, torch.get_rng_state())
+
+
 def test_dropout_is_drawn_by_seed_client_round_and_step():
     problem = custom([arrays(0), arrays(1)], init=Mixed)
     assert trial(problem) and not trial(custom([arrays(0)]))

@@ -205,6 +205,17 @@ class Tied(nn.Module):
         return self.head(torch.tanh(self.words(x))).mean(1)[:, :3]
 
 
+class OneNumber(nn.Module):
+    """One of its parameters has no axes."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.heat = nn.Linear(4, 3), nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x):
+        return self.head(x) * self.heat
+
+
 class Frozen(nn.Module):
     def __init__(self):
         super().__init__()
@@ -268,6 +279,7 @@ ZOO = {
     "transformer with dropout": (scored, lambda: Attention(0.3), "words"),
     "noise of many kinds": (scored, Noisy, "plain"),
     "tied weights": (scored, Tied, "words"),
+    "a parameter that is one number": (scored, OneNumber, "plain"),
     "frozen layers": (scored, Frozen, "plain"),
     "convolution": (scored, convolution, "images"),
     "weird loss": (weird, mlp, "plain"),

@@ -28,4 +28,5 @@ class Layout:
 
     def flat(self, parts: dict[str, torch.Tensor]) -> torch.Tensor:
         """Parameters (or gradients) by name as flat models (lanes, d)."""
-        return torch.cat([parts[name].flatten(1) for name in self.names], dim=1)
+        each = [parts[name] for name in self.names]
+        return torch.cat([part.reshape(len(part), -1) for part in each], dim=1)

@@ -20,8 +20,8 @@ SHARES = {  # federations of each pair for every 100 seeds of a study: 2,000 hon
     "MLP, wine": 70,
     "MLP, digits": 40,
     "softmax, digits": 40,
-    "CNN with GroupNorm, digits": 6,
-    "transformer, digits": 6,
+    "CNN with GroupNorm, digits": 24,
+    "transformer, digits": 24,
 }
 MANY = 6  # federations of a pair of LARGE, if its data set is asked for
 MUST = (  # kind, by round, at least this share

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from fedtaper.problems.readers import ReadAhead
 
 Array = NDArray[np.float64]
+_EVALUATED = 0  # torch's seed for what evaluate draws
 _FROZEN = 0  # torch's seed while a model is made: frozen weights and buffers are always the same
 _READERS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 TRAINERS = os.cpu_count() or 1  # processes that train side by side share the readers
@@ -241,10 +242,14 @@ class Custom(Network):
         return loss, right
 
     def scores(self, module: Any) -> dict[str, float]:
-        """The user's own metrics of the shared model, in evaluation mode."""
+        """The user's own metrics of the shared model, in evaluation mode.
+
+        What ``evaluate`` draws is the same every time: the numbers depend on the model alone.
+        """
         if self.evaluate is None:
             return {}
-        with own_code("evaluate"), evaluating(module):
+        device = next(module.parameters()).device
+        with own_code("evaluate"), evaluating(module), seeded(_EVALUATED, device):
             found = self.evaluate(module)
         try:
             return {str(name): float(value) for name, value in found.items()}

@@ -62,10 +62,15 @@ def own_generators() -> Iterator[None]:
 
 
 @contextmanager
-def seeded(key: int) -> Iterator[None]:
-    """The global generators seeded inside, and as before afterwards."""
-    with own_generators():
+def seeded(key: int, device: Any = None) -> Iterator[None]:
+    """The global generators seeded inside, and as before afterwards; a GPU's too, if given."""
+    import torch
+
+    gpus = [device] if device is not None and device.type == "cuda" else []
+    with own_generators(), torch.random.fork_rng(gpus):
         seed_everything(key)
+        if gpus:
+            torch.cuda.manual_seed(key)
         yield
 
 
