@@ -238,6 +238,14 @@ def weird(model, x, y):
     )
 
 
+def one_number():
+    return nn.ParameterDict({"slope": nn.Parameter(torch.tensor(0.5))})
+
+
+def of_one_number(model, x, y):
+    return ((x.sum(1) * model["slope"] - y) ** 2).mean()
+
+
 def lora():
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
     config = transformers.GPT2Config(
@@ -280,6 +288,8 @@ ZOO = {
     "noise of many kinds": (scored, Noisy, "plain"),
     "tied weights": (scored, Tied, "words"),
     "a parameter that is one number": (scored, OneNumber, "plain"),
+    "one number alone": (of_one_number, one_number, "plain"),
+    "compiled by its owner": (scored, lambda: torch.compile(mlp()), "plain"),
     "frozen layers": (scored, Frozen, "plain"),
     "convolution": (scored, convolution, "images"),
     "weird loss": (weird, mlp, "plain"),
@@ -294,8 +304,10 @@ def test_models_of_all_kinds_are_stacked_and_agree(name):
     e = experiment(problem(loss, init, rows(kind)), rounds=2)
     assert objection(e) is None
     one, two = (ft.run(e, way=way, progress=False) for way in ("per-client", "stacked"))
+    wanted = ft.run(e, engine="reference", progress=False)
     assert two.way == "stacked"
     assert np.allclose(one.final, two.final, rtol=1e-4, atol=1e-5)
+    assert np.allclose(one.final, wanted.final, rtol=1e-4, atol=1e-5)
     moved = np.abs(one.final - e.problem.initial(0)).max()
     assert moved > 1e-3  # or there was nothing to compare
 
@@ -339,6 +351,79 @@ class Counting(nn.Module):
     def forward(self, x):
         self.calls += 1
         return self.head(x) * self.calls
+
+
+class Sparse(nn.Module):
+    """Its gradient is a sparse tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.EmbeddingBag(11, 5, sparse=True), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.head(self.words(x))
+
+
+def leaky():
+    return nn.Sequential(nn.Linear(4, 6), nn.RReLU(), nn.Linear(6, 3))
+
+
+class Parts(nn.Module):
+    """One part is compiled by its owner, so that the whole cannot be traced."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = torch.compile(nn.Linear(4, 6)), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.body(x)))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("init", "kind"), [(Sparse, "words"), (leaky, "plain")])
+def test_what_is_trained_client_by_client_agrees_with_the_reference_loop(init, kind):
+    e = experiment(problem(init=init, data=rows(kind)), rounds=2)
+    one, wanted = (ft.run(e, engine=engine, progress=False) for engine in ("cpu", "reference"))
+    assert np.allclose(one.final, wanted.final, rtol=1e-4, atol=1e-5)
+    assert np.abs(one.final - e.problem.initial(0)).max() > 1e-3
+
+
+@pytest.mark.filterwarnings("default::fedtaper.core.errors.FedtaperWarning")
+def test_a_model_that_the_compiler_does_not_take_is_stacked_without_it(tmp_path):
+    e = experiment(problem(init=Parts, data=rows("plain")), rounds=2)
+    with pytest.warns(ft.FedtaperWarning, match="torch.compile failed"):
+        run = ft.run(e, way="compiled", progress=False)
+    assert run.way == "stacked"
+    assert np.allclose(run.final, ft.run(e, way="per-client", progress=False).final, atol=1e-5)
+
+
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x):
+        if self.training:
+            self.steps += 1
+        return self.head(x) / self.steps.clamp(min=1)
+
+
+def spectral():
+    return nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)))
+
+
+@pytest.mark.parametrize(
+    "how", [{"engine": "reference"}, {"way": "per-client"}, {"way": "stacked"}]
+)
+@pytest.mark.parametrize(("init", "name"), [(Counts, "steps"), (spectral, "weight.0._u")])
+@pytest.mark.filterwarnings("ignore::fedtaper.core.errors.FedtaperWarning")
+def test_a_model_that_changes_its_buffers_as_it_trains_is_refused(init, name, how):
+    e = experiment(problem(init=init, data=rows("plain")), rounds=2)
+    with pytest.raises(ft.FedtaperError, match=f"changes its buffer .*{name} as it trains"):
+        ft.run(e, progress=False, **how)
+    still = experiment(problem(init=lambda: init().eval(), data=rows("plain")), rounds=2)
+    assert np.isfinite(ft.run(still, progress=False, **how).final).all()
 
 
 def batch_norm():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from fedtaper.core.errors import own_code
 from fedtaper.core.protocols import Memory, as_network
 from fedtaper.core.rules import Memoryless, restarted
 from fedtaper.experiment import Experiment
-from fedtaper.problems.network import bind
+from fedtaper.problems.network import bind, buffers_kept
 from fedtaper.problems.randomness import seed_step
 from fedtaper.problems.samples import converted
 
@@ -29,6 +29,7 @@ class Client:
         self.w = torch.zeros(experiment.problem.dim, device=device)
         self.gradient = torch.zeros_like(self.w)
         bind(self.module, self.w, self.gradient)
+        self.tried = False  # whether an update has shown that the model keeps its buffers
 
     def train(
         self, client: int, seed: int, round_: int, anchor: Any, a: Any,
@@ -54,7 +55,9 @@ class Client:
             seed_step(batch)
             if self.device != "cpu":  # dropout draws on the device
                 torch.cuda.manual_seed(batch.key)
-            loss, share = problem.batch_loss(self.module, *taken)
+            with nullcontext() if self.tried else buffers_kept(self.module):
+                loss, share = problem.batch_loss(self.module, *taken)
+            self.tried = True
             self.gradient.zero_()
             loss.backward()
             with torch.no_grad():

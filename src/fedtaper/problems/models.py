@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -114,12 +115,20 @@ def build(model: Any, channels: int, height: int, width: int, classes: int) -> n
     return usable(module)
 
 
+def _as_written(module: nn.Module) -> nn.Module:
+    """The module that torch.compile was given: engines compile themselves, clients together."""
+    dynamo = sys.modules.get("torch._dynamo")  # slow to load; without it nothing was compiled
+    compiled = dynamo is not None and isinstance(module, dynamo.OptimizedModule)
+    return module._orig_mod if compiled else module  # type: ignore[return-value]  # the module inside
+
+
 def usable(module: nn.Module, average_buffers: bool = False) -> nn.Module:
     """The module in single precision, refused if it cannot be trained as one vector of weights.
 
     Running statistics are changed by looking at data, not by a step size: no influence
     applies to them. With ``average_buffers`` they are sent and averaged with the weights.
     """
+    module = _as_written(module)
     for name, part in module.named_modules():
         if isinstance(part, torch.jit.ScriptModule):
             raise FedtaperError(

@@ -152,12 +152,38 @@ def parameters_of(module: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 STATISTICS = ("running_mean", "running_var")
+COUNTED = "num_batches_tracked"  # beside them; only momentum=None reads it, which is refused
 
 
 def statistics_of(module: torch.nn.Module) -> list[torch.Tensor]:
     """Running statistics, which are sent with the parameters where that is allowed."""
     named = module.named_buffers()
     return [b for name, b in named if name.rsplit(".", 1)[-1] in STATISTICS]
+
+
+@contextmanager
+def buffers_kept(module: torch.nn.Module) -> Iterator[None]:
+    """An error if the model changes a buffer of its own inside, as it trains.
+
+    Only weights are sent, so the change would stay with whichever process made it, and the
+    result would depend on who trained what.
+    """
+    import torch
+
+    before = {
+        name: buffer.clone()
+        for name, buffer in module.named_buffers()
+        if name.rsplit(".", 1)[-1] not in (*STATISTICS, COUNTED)
+    }
+    yield
+    now = dict(module.named_buffers()) if before else {}
+    for name, buffer in before.items():
+        if name in now and not torch.equal(buffer.nan_to_num(), now[name].nan_to_num()):
+            raise FedtaperError(
+                f"the model changes its buffer {name} as it trains. Only parameters are sent and "
+                "averaged, so every client would have another model: make it a parameter, or put "
+                "that part of the model in evaluation mode in init"
+            )
 
 
 def size_of(module: torch.nn.Module) -> int:
@@ -217,12 +243,13 @@ def reference_gradient(problem: Any, client: int, w: Array, batch: Minibatches) 
     module = problem.module().double()
     bind(module, torch.from_numpy(np.array(w, dtype=np.float64)))
     taken = problem.take(client, batch, torch.float64)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), buffers_kept(module):
         seed_step(batch)
         with drawing_single():
             loss, _ = problem.batch_loss(module, *taken)
         gradients = torch.autograd.grad(loss, parameters_of(module), materialize_grads=True)
-    found = torch.cat([g.reshape(-1) for g in gradients]).numpy()
+    whole = [g.to_dense() if g.is_sparse else g for g in gradients]  # of sparse embeddings
+    found = torch.cat([g.reshape(-1) for g in whole]).numpy()
     return np.concatenate([found, np.zeros(len(w) - len(found))])
 
 

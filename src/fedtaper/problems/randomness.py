@@ -81,24 +81,46 @@ def drawing_single() -> AbstractContextManager[Any]:
     """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_map
 
     double = torch.float64
+
+    def rounded(part: Any) -> Any:
+        if isinstance(part, torch.Tensor) and part.dtype == double:
+            return part.float()
+        return torch.float32 if part is double else part
+
+    def widened(part: Any) -> Any:
+        is_single = isinstance(part, torch.Tensor) and part.dtype == torch.float32
+        return part.to(double) if is_single else part
 
     class Single(TorchDispatchMode):
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             kwargs = kwargs or {}
-            of = args[0] if args and isinstance(args[0], torch.Tensor) else None
-            asked = kwargs.get("dtype", None if of is None else of.dtype)
-            if torch.Tag.nondeterministic_seeded not in func.tags or asked != double:
+            if torch.Tag.nondeterministic_seeded not in func.tags or _drops_nothing(func, args):
                 return func(*args, **kwargs)
-            if of is not None:
-                args = (of.float(), *args[1:])
-            if "dtype" in kwargs:
-                kwargs = kwargs | {"dtype": torch.float32}
-            found = func(*args, **kwargs)
-            in_place = func._schema.is_mutable and of is not None
-            return of.copy_(found) if in_place and of is not None else found.to(double)
+            given, how = tree_map(rounded, args), tree_map(rounded, kwargs)
+            found = func(*given, **how)
+            for place, argument in enumerate(func._schema.arguments[: len(args)]):
+                if argument.is_write and given[place] is not args[place]:
+                    args[place].copy_(given[place])
+                    found = args[place] if found is given[place] else found
+            return tree_map(widened, found) if _doubles(args, kwargs) else found
+
+    def _doubles(args: Any, kwargs: Any) -> bool:
+        asked = kwargs.get("dtype")
+        first = next((a for a in args if isinstance(a, torch.Tensor)), None)
+        return asked == double or (asked is None and first is not None and first.dtype == double)
 
     return Single()
+
+
+def _drops_nothing(func: Any, args: Any) -> bool:
+    """Whether this is attention without dropout, which could draw but does not."""
+    names = [argument.name for argument in func._schema.arguments]
+    if "dropout_p" not in names:
+        return False
+    place = names.index("dropout_p")
+    return place >= len(args) or args[place] == 0

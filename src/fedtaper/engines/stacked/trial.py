@@ -64,7 +64,10 @@ def _updates(e: Experiment) -> tuple[Any, Any]:
     picks = [rng.integers(int(problem.sizes[0]), size=count) for _ in range(LANES)]
     taken = [problem.take(0, Minibatches(index, np.array([count]))) for index in picks]
     first = torch.from_numpy(problem.initial(e.seed)).float()
-    w = first + 0.01 * first.std() * torch.from_numpy(rng.normal(size=(LANES, len(first)))).float()
+    w = (
+        first
+        + 0.01 * first.abs().mean() * torch.from_numpy(rng.normal(size=(LANES, len(first)))).float()
+    )
     sent = tuple(0.01 * w[0] for _ in range(e.local.receives))
     memory = [restarted(e.local, one, e.local.init(one), sent) for one in w]
     a = torch.full((LANES,), 0.01)

@@ -39,8 +39,16 @@ def trainer_of(
     else:
         way, why = choose(e, state, own, lambda: width_of(e, len(state.seeds), workers, own.device))
     width = 1 if way == PER_CLIENT else width_of(e, len(state.seeds), workers, own.device)
+    try:
+        trainer = _made(e, way, width, own, dtype)
+    except FedtaperError:
+        raise
+    except Exception as trouble:  # the compiler's: the stacked step itself has been tried
+        way, why = STACKED, f"torch.compile failed ({type(trouble).__name__})"
+        warn(f"{why}: the clients are trained stacked, without it")
+        trainer = _made(e, way, width, own, dtype)
     state.way = f"{way} {width} {why}"
-    return _made(e, way, width, own, dtype)
+    return trainer
 
 
 def _possible(e: Experiment, asked: str, device: str) -> tuple[str, str]:
