@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from recorders import recorder
 
 import fedtaper as ft
 from fedtaper import engines
@@ -14,7 +15,6 @@ from fedtaper.engines import registry
 from fedtaper.rules.arrivals import mean_factors
 from fedtaper.rules.delays import drawn
 from fedtaper.rules.events import simulate
-from fedtaper.simulation.recorder import Recorder
 
 UNLIKE = (1.0, ft.Duration(2.0), ft.Duration(1.0, "lognormal"), ft.Duration(3.0, "pareto", 2.5))
 KINDS = {
@@ -119,10 +119,9 @@ def test_stopping_changes_nothing(four, name):
     engine, seeds = registry.get("events"), np.array([1, 2])
     state = engines.init(e, seeds)
     first = engine.open(e, state, Options()).advance(13)
-    saved = Recorder(e, seeds, True, 1)
-    kept = saved.checkpoint(state, 0.0)
+    kept = recorder(e, state, many=True).checkpoint(state, 0.0)
     again = engines.init(e, seeds)
-    Recorder(e, seeds, True, 1).restore(again, {k: np.copy(v) for k, v in kept.items()})
+    recorder(e, again, many=True).restore(again, {k: np.copy(v) for k, v in kept.items()})
     rest = engine.open(e, again, Options()).advance(17)
     assert np.array_equal(np.concatenate([first.w, rest.w], axis=1), whole.w)
 

@@ -51,11 +51,6 @@ def test_on_and_off_last_as_long_as_they_should():
     assert lag == pytest.approx((stays - comes) ** 2, abs=0.02)  # Markov: lag 2 is lag 1 squared
 
 
-def test_table_of_uniforms_is_that_of_single_draws():
-    table = draws.uniform_rounds(7, 3, 10, 40)
-    assert table.tolist() == [draws.uniform(7, 3, k) for k in range(10, 40)]
-
-
 def test_exactly_k_by_hand():
     there = Exactly(2).present(4, 9, 1, 5)
     for row, k in enumerate(range(4, 9)):

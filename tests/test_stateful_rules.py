@@ -195,15 +195,17 @@ def test_compiled_agrees_with_the_reference(rules, participation):
     {"server": ft.AverageMomentum()},
 ])  # fmt: skip
 def test_stopped_and_gone_on_with_is_the_same_run(rules):
+    from recorders import recorder
+
     from fedtaper import engines
     from fedtaper.core.protocols import Options
     from fedtaper.engines.gate import choose
-    from fedtaper.simulation.recorder import Recorder
 
     e = experiment(UNEQUAL["taper"], 4, participation=0.7, **rules)
     engine, saved = choose(e, None, Options()), None
     for rounds in (4, 3, 5):  # stopped twice
-        state, record = engines.init(e, np.array([3])), Recorder(e, np.array([3]), False, 1)
+        state = engines.init(e, np.array([3]))
+        record = recorder(e, state)
         record.restore(state, saved)
         first, before = state.round, state.w.copy()
         record.add(first, before, engine.open(e, state, Options()).advance(rounds))

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from recorders import recorder
 from rich.console import Console
 from small_file import FILE
 from test_cli import COMMAND
 from typer.testing import CliRunner
 
 import fedtaper as ft
+from fedtaper import engines
 from fedtaper.cli import terminal
 from fedtaper.cli.main import app
 from fedtaper.simulation import progress
-from fedtaper.simulation.recorder import Recorder
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ def test_progress_asks_for_the_numbers_now_and_then(capsys):
 
 def test_the_newest_numbers_in_words(tiny):
     e = ft.Experiment(tiny, ft.Power(0.1, 0.8), rounds=4, local_steps=2, batch_size=5)
-    record = Recorder(e, np.array([0]), False, 1)
+    record = recorder(e, engines.init(e, np.array([0])))
     assert record.newest() == ""
     record.metrics = {
         "answered": np.array([[3.0, 2.0, np.nan, np.nan]]),

@@ -10,8 +10,10 @@ from typing import Annotated
 import typer
 
 from fedtaper.cli import paths
+from fedtaper.cli.influence import SETTINGS
 from fedtaper.cli.names import load_run, read_file
 from fedtaper.cli.terminal import say, status, table
+from fedtaper.cli.theory import File
 from fedtaper.core.errors import AssumptionWarning
 from fedtaper.experiment import Experiment
 from fedtaper.outcomes.board import board as find_board
@@ -27,15 +29,10 @@ from fedtaper.outcomes.price import Price
 from fedtaper.outcomes.price import price as find_price
 from fedtaper.rules.goals import GOALS
 
-File = Annotated[
-    Path,
-    typer.Argument(help="A TOML file that describes the experiment.", callback=paths.settings),
-]
 Plot = Annotated[
     Path | None,
     typer.Option(help="Figure to write, such as figure.png.", callback=paths.picture),
 ]
-SETTINGS = ("local_steps", "local_epochs", "batch_size", "clock", "participation", "local")
 
 
 def fair(

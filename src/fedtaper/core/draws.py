@@ -60,20 +60,12 @@ def uniform(seed: int, client: int, round_: int) -> float:
         return float(mix(key ^ _MIX_1) >> np.uint64(11)) * 2.0**-53
 
 
-def uniform_rounds(seed: int, client: int, first: int, last: int) -> NDArray[np.float64]:
-    """All of :func:`uniform` for rounds first to last - 1, at once.
+def uniform_table(seed: int, clients: Any, first: int, last: int) -> NDArray[np.float64]:
+    """:func:`uniform` for some clients in rounds first to last - 1, (rounds, clients).
 
-    >>> bool(uniform_rounds(3, 1, 5, 8)[2] == uniform(3, 1, 7))
+    >>> bool(uniform_table(3, [1], 5, 8)[2, 0] == uniform(3, 1, 7))
     True
     """
-    with np.errstate(over="ignore"):
-        rounds = np.arange(first, last, dtype=np.uint64)
-        key = stream_key(np.uint64(seed), np.uint64(client), rounds)
-        return (mix(key ^ _MIX_1) >> _S11).astype(np.float64) * 2.0**-53
-
-
-def uniform_table(seed: int, clients: Any, first: int, last: int) -> NDArray[np.float64]:
-    """:func:`uniform` for some clients in rounds first to last - 1, (rounds, clients)."""
     with np.errstate(over="ignore"):
         rounds = np.arange(first, last, dtype=np.uint64)[:, None]
         key = stream_key(np.uint64(seed), np.asarray(clients, dtype=np.uint64)[None, :], rounds)

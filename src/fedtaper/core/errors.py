@@ -44,6 +44,17 @@ class OwnCodeError(FedtaperError):
         return " ".join(f"{head}{self.text}{self.after}".split())
 
 
+def one_line(trouble: BaseException, length: int = 200) -> str:
+    """An exception in one short line.
+
+    >>> one_line(KeyError())
+    'KeyError'
+    """
+    # errors of the system have words of their own, others do not
+    text = getattr(trouble, "strerror", None) or str(trouble) or type(trouble).__name__
+    return " ".join(str(text).split())[:length]
+
+
 @contextmanager
 def own_code(part: str, client: str | None = None, round_: int | None = None) -> Iterator[None]:
     """Whatever the user's code raises inside becomes an error that names the part and the place."""

@@ -106,7 +106,7 @@ class OnOff:
             back = 64
             while True:
                 begin = max(first - back, 0)
-                u = draws.uniform_rounds(seed, i + _APART, begin, last)
+                u = draws.uniform_table(seed, [i + _APART], begin, last)[:, 0]
                 low = np.where(np.arange(begin, last) == 0, rate[i], come[i])  # round 0: the mean
                 high = np.where(np.arange(begin, last) == 0, rate[i], stay[i])
                 decided = np.where((u < low) | (u >= high), np.arange(len(u)), -1)

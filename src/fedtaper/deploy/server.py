@@ -12,7 +12,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError, one_line
 from fedtaper.core.memory import give_memory_back
 from fedtaper.deploy.progress import Progress, print_line
 from fedtaper.deploy.sites import site_files
@@ -26,9 +26,7 @@ from fedtaper.experiment import Experiment
 from fedtaper.results import Run
 from fedtaper.simulation.drive import run as drive
 from fedtaper.storage import store
-from fedtaper.storage.durable import said
-
-EVENTS = "events.jsonl"
+from fedtaper.storage.loading import EVENTS
 
 
 def make_server_app(
@@ -106,7 +104,7 @@ def event_log(out: Path | None, say: Callable[[str], None]) -> Callable[..., Non
                     file.write(json.dumps(entry) + "\n")
             except OSError as trouble:
                 where = out / EVENTS
-                raise FedtaperError(f"{where} cannot be written: {said(trouble)}") from None
+                raise FedtaperError(f"{where} cannot be written: {one_line(trouble)}") from None
 
     return tell
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from fedtaper.core.errors import FedtaperError, nearest
+from fedtaper.core.errors import FedtaperError, nearest, one_line
 from fedtaper.experiment import Experiment
 from fedtaper.paper import ledger_file
 from fedtaper.results import Run
 from fedtaper.simulation.drive import run as simulate
-from fedtaper.storage import durable, store
+from fedtaper.storage import store
 
 Verdict = Literal["reproduced", "not-at-this-horizon", "not-with-these-settings"]
 
@@ -129,7 +129,7 @@ def reproduce(
                 outcome = claim.judge(study)
             except OSError as trouble:  # a full disk, say; what was judged before is stored
                 raise FedtaperError(
-                    f"{claim.id} stopped: {durable.said(trouble)}; resume keeps the claims "
+                    f"{claim.id} stopped: {one_line(trouble)}; resume keeps the claims "
                     "that were judged"
                 ) from trouble
             row = as_row(claim, outcome, time.perf_counter() - began)

@@ -12,6 +12,7 @@ from fedtaper.paper import ledger_file
 from fedtaper.paper.claim import Claim, Study, reproduce
 from fedtaper.simulation.jobs import finished
 from fedtaper.storage import store
+from fedtaper.storage.loading import CLAIMS
 
 
 def reproduce_on_ray(
@@ -60,5 +61,5 @@ def _judged(
 
     with tempfile.TemporaryDirectory(prefix="fedtaper-") as folder:
         (row,) = reproduce([LEDGER[one]], folder, seeds=seeds, options=options)
-        files = [path for path in Path(folder).iterdir() if path.name != "claims.json"]
+        files = [path for path in Path(folder).iterdir() if path.name != CLAIMS]
         return row, {path.name: path.read_bytes() for path in files if path.is_file()}

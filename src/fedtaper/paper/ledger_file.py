@@ -12,17 +12,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError, one_line
 from fedtaper.storage import durable, store
+from fedtaper.storage.loading import CLAIMS
 
-CLAIMS_FILE = "claims.json"
 NEEDED = {"id": str, "verdict": str, "summary": str, "seconds": int | float}
 Row = dict[str, Any]
 
 
 def read(folder: Path) -> dict[str, Any]:
     """The file's contents, or those of an empty one."""
-    path = folder / CLAIMS_FILE
+    path = folder / CLAIMS
     if not path.is_file():
         return {"provenance": {}, "claims": [], "wanted": []}
     try:
@@ -34,7 +34,7 @@ def read(folder: Path) -> dict[str, Any]:
             raise ValueError("its list of wanted claims holds other things")
     except Exception as trouble:  # a damaged file may lead to any error
         raise FedtaperError(
-            f"{path} is damaged ({durable.said(trouble)}): move it away to judge its claims again"
+            f"{path} is damaged ({one_line(trouble)}): move it away to judge its claims again"
         ) from None
     return {"wanted": [], **page}
 
@@ -63,4 +63,4 @@ def write(
         "wanted": list(asked),
         "claims": list(kept.values()),
     }
-    store.write_text(folder / CLAIMS_FILE, json.dumps(page, indent=2) + "\n")
+    store.write_text(folder / CLAIMS, json.dumps(page, indent=2) + "\n")

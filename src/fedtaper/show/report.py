@@ -11,12 +11,13 @@ from fedtaper.core.checks import as_path
 from fedtaper.core.errors import FedtaperError
 from fedtaper.results import Run
 from fedtaper.show import charts, labels, report_claims, report_compare, report_run
-from fedtaper.show.report_findings import said
+from fedtaper.show.report_findings import audit_in_words
 from fedtaper.show.report_page import Section, page, paragraphs
 from fedtaper.show.report_settings import problems
 from fedtaper.show.report_view import View
 from fedtaper.show.report_words import about, sentences, summary
 from fedtaper.storage import store
+from fedtaper.storage.loading import CLAIMS
 
 __all__ = ["report", "sentences"]
 MOST_POINTS, FEWEST_POINTS, ALL_POINTS = 400, 80, 9_000  # of a curve; of one metric in all runs
@@ -70,7 +71,7 @@ def _load(sources: Sequence[Run | str | Path]) -> tuple[list[Run], list[Path]]:
     for source in sources:
         if isinstance(source, Run):
             runs.append(source)
-        elif (as_path(source) / "claims.json").is_file():
+        elif (as_path(source) / CLAIMS).is_file():
             claims.append(Path(source))
         elif not Path(source).exists():
             raise FedtaperError(f"there is no folder {source}")
@@ -88,12 +89,14 @@ def _title(names: Sequence[str]) -> str:
 def _lead(views: Sequence[View]) -> list[str]:
     """The summary in words, with what audits found."""
     if len(views) == 1:
-        return [*about(views[0].run), *said(views[0])]
+        return [*about(views[0].run), *audit_in_words(views[0])]
     if not views:
         return []
     runs, names = [v.run for v in views], [v.name for v in views]
     audits = [
-        text.replace("Audit:", f"Audit of {view.name}:", 1) for view in views for text in said(view)
+        text.replace("Audit:", f"Audit of {view.name}:", 1)
+        for view in views
+        for text in audit_in_words(view)
     ]
     shown = audits[:MOST_AUDITS]
     if len(audits) > len(shown):

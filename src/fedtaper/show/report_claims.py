@@ -7,17 +7,17 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError, one_line
 from fedtaper.core.tables import capital
 from fedtaper.show.labels import number
 from fedtaper.show.report_page import Section, folded, image, paragraphs, table
-from fedtaper.storage.durable import said
+from fedtaper.storage.loading import CLAIMS
 
 
 def sections(folder: Path) -> list[Section]:
     """An overview, and one section per claim."""
     try:
-        page = json.loads((folder / "claims.json").read_text(encoding="utf-8"))
+        page = json.loads((folder / CLAIMS).read_text(encoding="utf-8"))
         claims = page["claims"]
         rows = [[c["id"], c["statement"], c["verdict"]] for c in claims]
         overview = table(["claim", "statement", "verdict"], rows)
@@ -26,7 +26,7 @@ def sections(folder: Path) -> list[Section]:
         found = [_claim(c, folder) for c in claims]
         notes = escape(json.dumps(page.get("provenance", {}), indent=2))
     except Exception as problem:  # a damaged file may lead to any error
-        raise FedtaperError(f"{folder}/claims.json is damaged: {said(problem)}") from None
+        raise FedtaperError(f"{folder / CLAIMS} is damaged: {one_line(problem)}") from None
     overview += folded("Provenance", f"<pre tabindex='0'>{notes}</pre>")
     return [Section("The paper's claims", overview), *found]
 

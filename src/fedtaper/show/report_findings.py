@@ -40,7 +40,7 @@ def audit(view: View) -> Part | None:
     return Part("Audit: who contributed as declared", table(head, rows) + shown + notes, charts)
 
 
-def said(view: View) -> list[str]:
+def audit_in_words(view: View) -> list[str]:
     """The audit in one sentence, for the top of the page."""
     if view.audit is None:
         return []

@@ -16,7 +16,7 @@ from fedtaper.core.tables import capital
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.show import labels
 from fedtaper.show.charts import Chart, Curve, spread, thin
-from fedtaper.show.report_findings import audit, board, intervals, said
+from fedtaper.show.report_findings import audit, audit_in_words, board, intervals
 from fedtaper.show.report_page import Part, Section, folded, paragraphs, slug, table
 from fedtaper.show.report_view import View
 from fedtaper.show.report_words import about
@@ -42,7 +42,7 @@ TITLES = {
 def section(view: View, alone: bool = False) -> Section:
     """Everything about one run; of the only one of a page the words are on top already."""
     found = [part(view) for part in PARTS] if len(view.run.round) else [origin(view)]
-    text = "" if alone else paragraphs([*about(view.run), *said(view)])
+    text = "" if alone else paragraphs([*about(view.run), *audit_in_words(view)])
     if len(view.run.seeds) > 1:
         note = f"Curves: medians over {len(view.run.seeds)} seeds. Bands: 10 to 90 % of them."
         text += paragraphs([note], "muted")

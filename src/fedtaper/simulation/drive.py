@@ -121,11 +121,10 @@ def run(
             return found
         warn_if_unstable(experiment)
         thinned = thinning(experiment, chosen, thin, updates)
-        record = Recorder(experiment, chosen, options.many_seeds, thinned, begins)
         at_sites = selected.capabilities.memory_at_sites
         state = engines.init(experiment, chosen, updates, at_sites, first)
-        record.challenger = Challenger(experiment, state)
-        record.controller = Controller(experiment, state, judge)
+        beside = Challenger(experiment, state), Controller(experiment, state, judge)
+        record = Recorder(experiment, chosen, options.many_seeds, thinned, *beside, begins)
         record.w0 = state.w.copy() if record.w is not None else None
         began = time.perf_counter() - record.restore(state, found)
         session = selected.open(record.e, state, options)
@@ -194,7 +193,6 @@ class Course:
             return 1
         e, controller = self.record.e, self.record.controller
         most = self.engine.block_rounds(e, len(self.state.seeds))
-        assert controller is not None
         return controller.quiet(min(e.rounds - self.state.round, most))
 
     def _block(self) -> None:
@@ -208,8 +206,7 @@ class Course:
             if first == 0:
                 _warn_if_still(record.e, int(state.seeds[0]), block)
             record.add(first, before.w if record.w is not None else None, block)
-            if record.controller is not None:
-                record.controller.after_rounds(self.session)
+            record.controller.after_rounds(self.session)
             record.follow()
             self._call()
         except Exception as trouble:
@@ -256,7 +253,6 @@ class Course:
 def _block(session: Session, record: Recorder, rounds: int) -> Block:
     """Several rounds as one block, with the challenges that fall between them."""
     parts, challenger = [], record.challenger
-    assert challenger is not None
     while rounds:
         challenger.before_round(session)
         made = challenger.quiet(rounds)

@@ -30,9 +30,11 @@ class Recorder:
     """Collects blocks into the arrays of a Run."""
 
     def __init__(
-        self, e: Experiment, seeds: NDArray[np.int64], many: bool, thin: int, start: str = ""
-    ) -> None:
+        self, e: Experiment, seeds: NDArray[np.int64], many: bool, thin: int,
+        challenger: Challenger, controller: Controller, start: str = "",
+    ) -> None:  # fmt: skip
         self.e, self.seeds, self.many, self.start = e, seeds, many, start
+        self.challenger, self.controller = challenger, controller
         self.stopped = ""  # why a callback ended the run
         kept = np.arange(thin, e.rounds + 1, thin)
         self.round = kept if kept.size and kept[-1] == e.rounds else np.append(kept, e.rounds)
@@ -44,16 +46,12 @@ class Recorder:
         self.metrics: dict[str, Array] = {}
         self.w0: Array | None = None
         self.p = e.limit_influence
-        self.challenger: Challenger | None = None
-        self.controller: Controller | None = None
 
     def follow(self) -> None:
         """Record the scales that the controller has moved."""
-        if self.controller is not None and self.controller.e is not self.e:
-            self.e = self.controller.e
+        if self.controller.e is not self.e:
+            self.e = self.challenger.e = self.controller.e
             self.p = self.e.limit_influence
-            if self.challenger is not None:
-                self.challenger.e = self.e
 
     def add(self, first: int, before: Array | None, block: Block) -> None:
         """Record the rounds after ``first``; ``before`` is the model that they started from."""
@@ -140,10 +138,7 @@ class Recorder:
             kept["updates"] = self.updates[:, :done]
         if self.w is not None:
             parts["w"] = self.w[:, :done]
-        if self.challenger is not None:
-            kept |= self.challenger.checkpoint()
-        if self.controller is not None:
-            kept |= self.controller.checkpoint()
+        kept |= self.challenger.checkpoint() | self.controller.checkpoint()
         return {
             "state_round": state.round, "state_w": state.w, "seconds": seconds,
             "seeds": self.seeds, "round": self.round, "dead_round": state.dead_round.copy(),
@@ -185,11 +180,9 @@ class Recorder:
                 raise FedtaperError("the stopped run did not record updates: resume without them")
             room = self._room_for_updates(saved["updates"].shape[-1])
             room[:, here] = saved["updates"][:, there]
-        if self.challenger is not None:
-            self.challenger.restore(saved)
-        if self.controller is not None:
-            self.controller.restore(saved)
-            self.follow()
+        self.challenger.restore(saved)
+        self.controller.restore(saved)
+        self.follow()
         for key in saved:
             if key.startswith("metric_"):
                 full = np.full(self.norms.shape[:2], np.nan)
@@ -231,8 +224,8 @@ class Recorder:
             metrics={name: pick(values) for name, values in self.metrics.items()},
             update_norms=pick(self.norms),
             updates=None if self.updates is None else pick(self.updates),
-            challenges=None if self.challenger is None else self.challenger.answers(self.many),
-            looks=None if self.controller is None else self.controller.looks(),
+            challenges=self.challenger.answers(self.many),
+            looks=self.controller.looks(),
             diverged=_divergences(e, state),
             engine=engine,
             way=state.way.partition(" ")[0],

@@ -23,7 +23,6 @@ from fedtaper.storage import store
 OF_SCHEDULES = ("c", "delta", "offset", "a")  # set in every client's schedule
 PROBLEM = "problem."
 TABLE = "sweep.csv"
-Words = dict[str, str]
 
 
 @dataclass(frozen=True, repr=False)

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from fedtaper.core.errors import FedtaperError, warn
+from fedtaper.core.errors import FedtaperError, one_line, warn
 from fedtaper.storage import durable
 
 CHECKPOINT, PREVIOUS = "checkpoint.npz", "checkpoint.previous.npz"
@@ -42,7 +42,7 @@ def save_checkpoint(
         beside.replace(path)
         durable.settle(path.parent)
     except OSError as trouble:
-        raise FedtaperError(f"{path} cannot be written: {durable.said(trouble)}") from None
+        raise FedtaperError(f"{path} cannot be written: {one_line(trouble)}") from None
 
 
 def load_checkpoint(out: str | Path) -> dict[str, Any] | None:

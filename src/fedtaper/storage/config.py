@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedtaper.core.checks import as_path, check_flag, check_type
-from fedtaper.core.errors import FedtaperError, nearest
+from fedtaper.core.errors import FedtaperError, nearest, one_line
 from fedtaper.core.protocols import Problem, missing_parts
 from fedtaper.core.schedules import Schedule
 from fedtaper.experiment import Experiment
@@ -22,7 +22,6 @@ from fedtaper.rules.challenges import Challenges
 from fedtaper.rules.presets import PRESETS
 from fedtaper.rules.steering import Steering
 from fedtaper.storage import durable, kinds, names
-from fedtaper.storage.durable import said
 from fedtaper.storage.kinds import build, known
 from fedtaper.storage.logs import Log
 from fedtaper.storage.written import to_toml
@@ -162,7 +161,7 @@ def _tree(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as trouble:
-        raise FedtaperError(f"not valid TOML: {said(trouble)}") from None
+        raise FedtaperError(f"not valid TOML: {one_line(trouble)}") from None
 
 
 def _with_preset(settings: dict[str, Any]) -> dict[str, Any]:
@@ -292,7 +291,7 @@ def read_data(path: Path) -> tuple[list[np.ndarray[Any, Any]], list[np.ndarray[A
     except FedtaperError:
         raise
     except Exception as trouble:  # zip, struct and numpy each have errors of their own
-        raise FedtaperError(f"{path} cannot be read as numbers: {said(trouble)}") from None
+        raise FedtaperError(f"{path} cannot be read as numbers: {one_line(trouble)}") from None
 
 
 def _schedules(found: Any, num_clients: int, find: kinds.Find) -> list[Schedule]:

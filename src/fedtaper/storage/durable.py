@@ -21,7 +21,7 @@ from typing import IO, Any
 import numpy as np
 
 from fedtaper.core.checks import as_path
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError, one_line
 
 try:
     import fcntl
@@ -72,7 +72,7 @@ def write(path: Path, content: bytes | Callable[[IO[bytes]], Any]) -> None:
     except OSError as trouble:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
-        raise FedtaperError(f"{path} cannot be written: {said(trouble)}") from None
+        raise FedtaperError(f"{path} cannot be written: {one_line(trouble)}") from None
     except BaseException:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
@@ -89,7 +89,7 @@ def _pour(path: Path, content: bytes | Callable[[IO[bytes]], Any]) -> None:
                 content = buffer.getvalue()
             file.write(content)
     except OSError as trouble:
-        raise FedtaperError(f"{path} cannot be written: {said(trouble)}") from None
+        raise FedtaperError(f"{path} cannot be written: {one_line(trouble)}") from None
 
 
 def text_of(path: Path) -> str:
@@ -106,7 +106,7 @@ def remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as trouble:
-        raise FedtaperError(f"{path} cannot be removed: {said(trouble)}") from None
+        raise FedtaperError(f"{path} cannot be removed: {one_line(trouble)}") from None
 
 
 def settle(folder: Path) -> None:
@@ -118,13 +118,6 @@ def settle(folder: Path) -> None:
         os.fsync(place)
     finally:
         os.close(place)
-
-
-def said(trouble: BaseException) -> str:
-    """An exception in one short line."""
-    # errors of the system have words of their own, others do not
-    text = getattr(trouble, "strerror", None) or str(trouble) or type(trouble).__name__
-    return " ".join(str(text).split())[:200]
 
 
 def digest(content: bytes) -> str:
@@ -169,7 +162,7 @@ def _locked(folder: Path) -> int | None:
         try:
             place = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as trouble:
-            raise FedtaperError(f"{folder} is not writable: {said(trouble)}") from None
+            raise FedtaperError(f"{folder} is not writable: {one_line(trouble)}") from None
         try:
             fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -222,9 +215,9 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
     except FileNotFoundError:
         raise FedtaperError(f"there is no file {path}") from None
     except OSError as trouble:  # not damage: no permission, or a disk that is gone
-        raise FedtaperError(f"{path} cannot be read: {said(trouble)}") from None
+        raise FedtaperError(f"{path} cannot be read: {one_line(trouble)}") from None
     except Exception as trouble:  # zip, struct, numpy and json each have errors of their own
-        raise FedtaperError(f"{path} is damaged: {said(trouble)}") from None
+        raise FedtaperError(f"{path} is damaged: {one_line(trouble)}") from None
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> tuple[str, Any]:
@@ -232,7 +225,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> tupl
     name = info.filename.removesuffix(".npy")
     if info.compress_type != zipfile.ZIP_STORED or info.file_size > path.stat().st_size:
         raise FedtaperError(
-            f"{path} is damaged: {said(ValueError(name))} is compressed or larger than the file"
+            f"{path} is damaged: {one_line(ValueError(name))} is compressed or larger than the file"
         )
     with archive.open(info) as file:
         version = np.lib.format.read_magic(file)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from fedtaper.core.errors import FedtaperError, nearest
+from fedtaper.core.errors import FedtaperError, nearest, one_line
 from fedtaper.core.participation import Exactly
 from fedtaper.core.patterns import Cyclic, Listed, OnOff
 from fedtaper.core.scaled import Scaled
@@ -113,7 +113,7 @@ def build(make: Any, settings: dict[str, Any], where: str) -> Any:
     except FedtaperError as trouble:
         raise FedtaperError(f"{where}: {trouble}") from None
     except Exception as trouble:  # wrong types fail in many ways; the user's classes in any
-        words = " ".join(str(trouble).split()) or type(trouble).__name__
+        words = one_line(trouble)
         # classes and functions have a name, callable objects do not
         words = words.replace(f"{getattr(make, '__name__', '')}.__init__() ", "")
         raise FedtaperError(f"{where}: {words}") from None

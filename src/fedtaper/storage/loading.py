@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedtaper.core.checks import as_path
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError, one_line
 from fedtaper.experiment import Experiment
 from fedtaper.problems.recorded import Recorded
 from fedtaper.results import Divergence, Run
@@ -27,6 +27,8 @@ DATA, MODEL, STATE = "data.npz", "model.npz", "state.npz"
 TENSORS = "model.safetensors"  # the trained model, for other programs
 STEERING = "steering.csv"  # of a steered run: losses, shares and factors at every look
 SITES = "sites.json"  # of a run on Flower: what became of each site
+EVENTS = "events.jsonl"  # of a run on Flower: what went wrong, a line each
+CLAIMS = "claims.json"  # of a folder of judged claims
 
 
 def is_complete(out: str | Path) -> bool:
@@ -56,7 +58,7 @@ def load(folder: str | Path, problem: Any = None, experiment: Experiment | None 
         raise
     except Exception as trouble:  # whatever a damaged folder may lead to
         kind = type(trouble).__name__
-        raise FedtaperError(f"{folder} is damaged: {kind}: {durable.said(trouble)}") from None
+        raise FedtaperError(f"{folder} is damaged: {kind}: {one_line(trouble)}") from None
 
 
 def _loaded(folder: Path, problem: Any, experiment: Experiment | None) -> Run:
@@ -184,9 +186,9 @@ def _json(path: Path) -> Any:
     except FileNotFoundError:
         raise FedtaperError(f"{path.parent} is damaged: {path.name} is missing") from None
     except OSError as trouble:
-        raise FedtaperError(f"{path} cannot be read: {durable.said(trouble)}") from None
+        raise FedtaperError(f"{path} cannot be read: {one_line(trouble)}") from None
     except (ValueError, RecursionError) as trouble:
-        raise FedtaperError(f"{path} is damaged: {durable.said(trouble)}") from None
+        raise FedtaperError(f"{path} is damaged: {one_line(trouble)}") from None
 
 
 def _recorded(folder: Path) -> Recorded | None:

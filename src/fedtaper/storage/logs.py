@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedtaper.core.errors import FedtaperError, FedtaperWarning
+from fedtaper.core.errors import FedtaperError, FedtaperWarning, one_line
 from fedtaper.experiment import Experiment
 
 Row = tuple[int, dict[str, float]]  # a round, and its numbers by name
@@ -66,7 +66,7 @@ class Log:
                         one(shown)
                     except Exception as trouble:  # a log is not worth a run
                         notes.remove(one)
-                        why = " ".join(str(trouble).split())[:200]
+                        why = one_line(trouble)
                         warnings.warn(f"logging stopped: {why}", FedtaperWarning, stacklevel=2)
 
             yield note

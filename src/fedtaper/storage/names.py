@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError, one_line
 
 OWN = "fedtaper."
 
@@ -56,7 +56,7 @@ def find(path: str, what: str, folder: Path | None = None) -> Any:
         for part in name.split("."):
             found = getattr(found, part)
     except Exception as trouble:  # an import runs any code
-        text = " ".join(str(trouble).split())[:200]
+        text = one_line(trouble)
         raise FedtaperError(
             f"{what} {path} cannot be imported ({type(trouble).__name__}: {text}): put it where "
             "Python finds it, or pass the experiment, as in ft.load(folder, experiment=...)"

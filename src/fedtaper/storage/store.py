@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from fedtaper.core.checks import as_path
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError, one_line
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.results import Run
 from fedtaper.rules.steering import as_asked
@@ -109,7 +109,7 @@ def prepare(out: str | Path, resume: bool = False) -> Path:
             )
         durable.probe(out)
     except OSError as trouble:
-        raise FedtaperError(f"{out} is not writable: {durable.said(trouble)}") from None
+        raise FedtaperError(f"{out} is not writable: {one_line(trouble)}") from None
     return out
 
 

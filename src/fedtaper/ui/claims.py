@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError, one_line
 from fedtaper.core.tables import capital
+from fedtaper.storage.loading import CLAIMS
 from fedtaper.ui.folder import Tree, inside
 
-CLAIMS_FILE = "claims.json"
 KINDS = {".png": "image/png", ".svg": "image/svg+xml", ".jpg": "image/jpeg"}
 LARGEST = 20 * 2**20  # bytes of a figure
 TEXTS = ("id", "statement", "verdict", "summary", "measure", "refuted_by", "nearest")
@@ -18,18 +18,18 @@ TEXTS = ("id", "statement", "verdict", "summary", "measure", "refuted_by", "near
 
 def ledgers(root: Path) -> list[dict[str, Any]]:
     """Every folder with claims, by name; a damaged one is marked."""
-    found = Tree(root, frozenset({CLAIMS_FILE})).holders()
+    found = Tree(root, frozenset({CLAIMS})).holders()
     return [_ledger(name, Path(folder)) for name, folder in sorted(found.items())]
 
 
 def _ledger(name: str, folder: Path) -> dict[str, Any]:
     out: dict[str, Any] = {"folder": name, "claims": [], "command": "", "trouble": ""}
     try:
-        page = json.loads((folder / CLAIMS_FILE).read_text(encoding="utf-8"))
+        page = json.loads((folder / CLAIMS).read_text(encoding="utf-8"))
         out["command"] = str(page.get("provenance", {}).get("command", ""))
         out["claims"] = [_claim(row) for row in page["claims"]]
     except Exception as trouble:  # a damaged file may lead to any error
-        out["trouble"] = " ".join(str(trouble).split())[:200] or type(trouble).__name__
+        out["trouble"] = one_line(trouble)
     return out
 
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError, one_line
 from fedtaper.experiment import Experiment
 from fedtaper.results import Run
 from fedtaper.show import labels
 from fedtaper.show.charts import spread
 from fedtaper.storage.config import read_toml
+from fedtaper.storage.loading import EVENTS
 from fedtaper.storage.store import ARRAYS, CHECKPOINT, CONFIG, PROVENANCE, load
 from fedtaper.ui.plain import curve, number, numbers, picked
 from fedtaper.ui.rows import metric_names
 
-EVENTS = "events.jsonl"  # of a federation: what went wrong, a line each
 LAST_EVENTS = 50
 TEXT = 200_000  # characters of a settings file that are shown
 INFLUENCES = 80  # rounds at which the influence is drawn
@@ -31,7 +31,7 @@ def detail(folder: Path) -> dict[str, Any]:
     try:
         out |= _finished(folder) if (folder / ARRAYS).is_file() else _going(folder)
     except Exception as trouble:  # a damaged folder may lead to any error
-        out["trouble"] = " ".join(str(trouble).split())[:300] or type(trouble).__name__
+        out["trouble"] = one_line(trouble, 300)
     out["titles"] = {name: labels.title(name) for name in out["metrics"]}
     out["settings"] = _text(folder / CONFIG)
     out["provenance"] = _provenance(folder / PROVENANCE)
@@ -46,7 +46,7 @@ def full_run(folder: Path) -> Run:
     except FedtaperError:
         raise
     except Exception as trouble:  # a damaged folder may lead to any error
-        said = " ".join(str(trouble).split())[:200]
+        said = one_line(trouble)
         raise FedtaperError(f"{folder.name} is damaged: {said}") from None
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError, one_line
 from fedtaper.storage.config import from_toml
 from fedtaper.storage.store import ARRAYS, CHECKPOINT, CONFIG, write_text
 from fedtaper.ui import writers
@@ -137,7 +137,7 @@ def _flags(path: Path) -> list[str]:
             seeds, rounds = saved["seeds"], saved["round"]
             updates = "updates" in saved.files
     except Exception as trouble:  # a damaged archive may lead to any error
-        said = " ".join(str(trouble).split())[:200]
+        said = one_line(trouble)
         raise FedtaperError(f"its checkpoint cannot be read: {said}") from None
     flags = ["--updates"] if updates else []
     if len(seeds) > 1:

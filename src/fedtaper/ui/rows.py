@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from fedtaper.core.errors import one_line
 from fedtaper.show import labels
 from fedtaper.storage.store import ARRAYS, CHECKPOINT, CONFIG, PROVENANCE
 from fedtaper.ui.plain import number
 
-STATES = ("running", "unfinished", "finished", "diverged", "damaged")
 SHOWN = ("test_accuracy", "error", "test_loss", "train_loss", "change")  # first that exists
-HIDDEN = ("seconds",)  # recorded beside the metrics, but none
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,7 @@ def read_row(name: str, folder: Path, when: float) -> Row:
         about = _settings(folder)
         return Row(name, "unfinished", when, read=True, round=0, **about)
     except Exception as trouble:  # a damaged folder may lead to any error
-        said = " ".join(str(trouble).split()) or type(trouble).__name__
-        return Row(name, "damaged", when, read=True, trouble=said[:200])
+        return Row(name, "damaged", when, read=True, trouble=one_line(trouble))
 
 
 def _finished(name: str, folder: Path, when: float) -> Row:
@@ -102,7 +100,7 @@ def _unfinished(name: str, folder: Path, when: float) -> Row:
 def metric_names(files: list[str]) -> list[str]:
     """The metrics among an archive's arrays."""
     names = [f.removeprefix("metric_") for f in files if f.startswith("metric_")]
-    return [name for name in names if name not in HIDDEN]
+    return [name for name in names if name not in labels.HIDDEN]
 
 
 def _ends(metrics: dict[str, Any]) -> dict[str, float | None]:

@@ -7,7 +7,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-LOCK = ".lock"
+from fedtaper.storage.durable import LOCK
+
 LOCKS = Path("/proc/locks")
 FRESH = 45.0  # seconds: where the system lists no locks, a folder this fresh counts as live
 

@@ -30,7 +30,6 @@ START, END = "memory_start", "memory_end"  # stamps, in a message to a site that
 LOST = "lost_memory"
 FACTOR = "factor"  # what a controller multiplies the site's scale by in this round
 LOSS = "loss"
-SCHEDULE_KEYS = ("c", "delta", "offset")
 
 
 def describe(message: Message, context: Context, source: Source) -> Message:

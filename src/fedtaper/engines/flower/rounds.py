@@ -83,8 +83,6 @@ class GridEngine:
             return BufferedSession(self, experiment, state)
         return GridSession(self, experiment, state)
 
-    start = open
-
 
 class GridSession:
     """The rounds of one run over Flower's grid. Weights are one flat vector, float64 or float32."""
