@@ -8,8 +8,6 @@ seed follow one another.
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -21,11 +19,11 @@ from fedtaper.core.protocols import Array, Block, Capabilities, Options, State, 
 from fedtaper.engines import new_block, quick_rounds
 from fedtaper.engines.reference import answers_of
 from fedtaper.engines.steered import client_losses
+from fedtaper.engines.threads import over_threads
 from fedtaper.experiment import Experiment
 from fedtaper.rules import behaviours, local, momentum, server
 
 WIDE = 16  # features from which sums are kept in memory rather than in registers
-SEEDS_PER_THREAD = 16  # moved on side by side, sharing the cached data
 FMA = {"contract"}  # fused multiply-add: no reordering, so results stay reproducible
 _MEAN, _ADAGRAD, _ADAM, _YOGI, _MOMENTUM = range(5)
 _SECOND = {server.Adagrad: _ADAGRAD, server.Adam: _ADAM, server.Yogi: _YOGI}
@@ -107,18 +105,13 @@ class CompiledSession:
 
 
 def _advance(experiment: Experiment, state: State, rounds: int) -> Block:
-    count = len(state.w)
     block = new_block(experiment, state, rounds)
     a = behaviours.actual_step_sizes(experiment, state.round, state.round + rounds)
-    workers = min(count, os.cpu_count() or 1)
-    parts = np.array_split(np.arange(count), max(workers, count // SEEDS_PER_THREAD))
-    if len(parts) > 1:
-        _advance_seeds(experiment, state, block, a[:0], parts[0][:1])  # compile once
-    with ThreadPoolExecutor(workers) as pool:
-        for done in [
-            pool.submit(_advance_seeds, experiment, state, block, a, part) for part in parts
-        ]:
-            done.result()
+
+    def work(part: Any, some: int) -> None:
+        _advance_seeds(experiment, state, block, a[:some], part)
+
+    over_threads(work, len(state.w), rounds)
     state.round += rounds
     return block
 

@@ -8,9 +8,8 @@ arithmetic is that of ``reference``.
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,24 +21,25 @@ from fedtaper.engines import new_block, quick_rounds
 from fedtaper.engines.compiled import (
     _MOMENTUM,
     FMA,
-    SEEDS_PER_THREAD,
     WIDE,
     Compiled,
+    _box_muller,
     _direction,
     _fill_batch,
     _gradient,
     _gradient_wide,
+    _mix,
     _momentum_step,
+    _normal_place,
     _server_rule,
     _server_step,
 )
 from fedtaper.engines.history import Timeline
 from fedtaper.engines.steered import client_losses
+from fedtaper.engines.threads import over_threads
 from fedtaper.experiment import Experiment
 
-_GOLDEN, _MIX_2, _ONE = draws.GOLDEN, draws._MIX_2, np.uint64(1)
-_mix = njit(inline="always")(draws.mix)
-_box_muller = njit(draws.box_muller)
+_GOLDEN, _MIX_2 = draws.GOLDEN, draws._MIX_2
 
 
 class Events:
@@ -77,20 +77,13 @@ class EventSession:
     def advance(self, rounds: int) -> Block:
         """Advance every seed by ``rounds`` rounds."""
         e, state = self.e, self.state
-        count, first = len(state.w), state.round
         block = new_block(e, state, rounds)
-        block.notes |= self.timeline.notes(first, first + rounds)
-        workers = min(count, os.cpu_count() or 1)
-        parts = np.array_split(np.arange(count), max(workers, count // SEEDS_PER_THREAD))
-        if len(parts) > 1:
-            self._part(block, 0, parts[0][:1])  # compile once
-        with ThreadPoolExecutor(workers) as pool:
-            for done in [pool.submit(self._part, block, rounds, part) for part in parts]:
-                done.result()
+        block.notes |= self.timeline.notes(state.round, state.round + rounds)
+        over_threads(partial(self._part, block), len(state.w), rounds)
         state.round += rounds
         return block
 
-    def _part(self, block: Block, rounds: int, part: Any) -> None:
+    def _part(self, block: Block, part: Any, rounds: int) -> None:
         e, state, first = self.e, self.state, self.state.round
         some = slice(part[0], part[-1] + 1)
         slots = self.timeline.table(some, first, first + rounds)
@@ -166,8 +159,7 @@ def _fill_block(out, seed, client, block, rho, length, columns):
         key = _key(seed, client, block + side)
         for q in range(length if side == 0 else 1):
             for c in range(columns):
-                j = np.uint64(q * columns + c)
-                place = (key ^ _MIX_2) + (j + j + _ONE) * _GOLDEN
+                place = _normal_place(key, np.uint64(q * columns + c))
                 z = _box_muller(_mix(place), _mix(place + _GOLDEN))
                 out[q + side * length, c] = z
     gap = length
