@@ -2,6 +2,7 @@
 
 import heapq
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -435,3 +436,32 @@ def test_the_reference_client_never_comes(four, own_clock):
     np.testing.assert_allclose(e.influence(30).effective[[0, 2]], [0.0, 0.4])
     predicted = ft.forecast(e, n=1e15).w
     np.testing.assert_allclose(predicted, four.equilibrium([0.0, 1.0, 0.4, 0.4]), atol=1e-3)
+
+
+@pytest.mark.parametrize("server", [ft.Average(), ft.Normalised(over="step_sums")])
+def test_a_mean_over_those_present_on_streams(server):
+    stream = ft.RegressionStream(num_clients=4, feature_spread=1.0)
+    e = experiment(stream, participation=0.5, average_over="present", server=server)
+    slow = ft.run(e, seeds=[0, 5], engine="reference", progress=False, updates=True)
+    fast = ft.run(e, seeds=[0, 5], engine="events", progress=False, updates=True)
+    assert np.allclose(fast.w, slow.w, rtol=0, atol=1e-11)
+    assert np.allclose(fast.updates, slow.updates, rtol=0, atol=1e-11)
+
+
+def test_a_late_client_with_few_samples_makes_smaller_batches():
+    problem = ft.LinearRegression(num_clients=3, samples=(10, 60, 60), feature_spread=1.0, seed=7)
+    with pytest.warns(ft.FedtaperWarning, match="fewer than batch_size 40"):
+        e = experiment(problem, batch_size=40, delays=1)
+    slow = ft.run(e, engine="reference", progress=False)
+    fast = ft.run(e, engine="events", progress=False)
+    assert np.allclose(fast.w, slow.w, rtol=0, atol=1e-12)
+
+
+def test_a_stream_never_runs_short_of_samples():
+    """``samples`` is what a server weights by; batches are as large as they should be."""
+    few = ft.RegressionStream(num_clients=3, samples=(3, 60, 60), feature_spread=1.0)
+    with warnings.catch_warnings(action="ignore"):
+        e = experiment(few, batch_size=40)
+    slow = ft.run(e, engine="reference", progress=False)
+    fast = ft.run(e, engine="events", progress=False)
+    assert np.allclose(fast.w, slow.w, rtol=0, atol=1e-11)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from fedtaper.core import draws
 from fedtaper.core.protocols import Array, Block, Capabilities, Options, State, as_linear, as_stream
@@ -88,7 +89,9 @@ class EventSession:
         some = slice(part[0], part[-1] + 1)
         slots = self.timeline.table(some, first, first + rounds)
         low, a = self.timeline.step_sizes(slots.row)
-        weights = e.server_weights(e.step_sums(first, first + rounds))
+        seeds = state.seeds[some]
+        who = seeds if e.average_over == "present" else seeds[:1]  # else the same for all seeds
+        weights = np.stack([e.round_weights(first, first + rounds, int(s))[0] for s in who])
         rule, constants = _server_rule(e)
         moments = [*(array[some] for array in state.memory), state.w[:0], state.w[:0]]
         dim = e.problem.dim
@@ -96,8 +99,8 @@ class EventSession:
         none = np.empty((0, 0, 0, 1))
         _rounds(
             *_data(e, first, rounds), (0.0,) * (dim if dim <= WIDE else 1),
-            state.seeds[some].astype(np.uint64), slots.client, slots.base, slots.draw,
-            slots.row - low, slots.factor, a, e.steps, weights, e.batch_size,
+            seeds.astype(np.uint64), slots.client, slots.base, slots.draw,
+            slots.row - low, slots.factor, a, e.steps, weights, _drawn(e),
             e.local.added_curvature, rule, constants,
             state.w[some], state.history[some], moments[0], moments[1], first,
             state.dead_round[some], state.dead_client[some],
@@ -143,6 +146,11 @@ def _data(e: Experiment, first: int, rounds: int) -> tuple[Any, ...]:
         np.empty((0, e.problem.dim + 1)), nothing, nothing,
         stream.rhos, stream.spreads, stream.noise, stream.lengths, targets,
     )  # fmt: skip
+
+
+def _drawn(e: Experiment) -> NDArray[np.int64]:
+    """Samples in each client's mini-batches; a stream never runs short of them."""
+    return e.batch_sizes if e.problem.kind == "linear" else np.full(e.num_clients, e.batch_size)
 
 
 @njit(inline="always")
@@ -196,15 +204,14 @@ def _stream_gradient(
 @njit(nogil=True, cache=True, fastmath=FMA)
 def _rounds(  # noqa: PLR0912, PLR0915 (one loop nest: cutting it up would cost speed)
     rows, starts, sizes, rhos, spreads, noises, lengths, targets, zeros,
-    seeds, client, base, draw, row, factor, a, steps, weights, batch_size,
+    seeds, client, base, draw, row, factor, a, steps, weights, batch_sizes,
     mu, rule, constants,
     w, history, first_moment, second_moment, first_round, dead_round, dead_client,
     trajectory, update_norms, updates,
 ):  # fmt: skip
     count, dim = w.shape
     depth, streams = history.shape[1], len(rhos) > 0
-    half, share = (batch_size + 1) // 2, 1.0 / batch_size
-    picks = np.empty(2 * half, dtype=np.uint32)
+    picks = np.empty(2 * ((batch_sizes.max() + 1) // 2), dtype=np.uint32)
     anchor, mine, gradient = np.empty(dim), np.empty(dim), np.empty(dim)
     update = np.empty((count, dim))
     moves = np.zeros((count, len(starts), dim))
@@ -219,6 +226,9 @@ def _rounds(  # noqa: PLR0912, PLR0915 (one loop nest: cutting it up would cost 
                 i = client[z, k, slot]
                 if dead_round[z] > 0 or i < 0:
                     continue
+                own = z if weights.shape[0] > 1 else 0
+                batch_size = batch_sizes[i]
+                half, share = (batch_size + 1) // 2, 1.0 / batch_size
                 place, time = base[z, k, slot] % depth, row[z, k, slot]
                 for j in range(dim):
                     anchor[j] = history[z, place, j]
@@ -246,7 +256,7 @@ def _rounds(  # noqa: PLR0912, PLR0915 (one loop nest: cutting it up would cost 
                     move = mine[j] - anchor[j]
                     moves[z, i, j] += move
                     finite &= np.isfinite(mine[j])
-                    update[z, j] += weights[k, i] * factor[z, k, slot] * move
+                    update[z, j] += weights[own, k, i] * factor[z, k, slot] * move
                 if not finite:
                     moves[z, i, :] = np.nan
                     dead_round[z], dead_client[z] = first_round + k + 1, i
