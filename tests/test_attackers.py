@@ -1,13 +1,15 @@
 """Simulated clients that do not do what they declared."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 import fedtaper as ft
 from fedtaper.core import draws
+from fedtaper.core.scaled import Scaled
 from fedtaper.rules import behaviours as attackers
+from fedtaper.rules.behaviours import actual_step_sizes
 
 SLOW, FAST = ft.Power(0.05, 0.76), ft.Power(0.05, 1.0)
 ALL = {
@@ -52,6 +54,34 @@ def test_tapers_is_the_other_schedule():
     other = replace(e, schedules=(SLOW, FAST, *[SLOW] * 5), behaviours=())
     assert np.allclose(ft.run(e).w, ft.run(other).w)
     assert e.schedules[1] == SLOW  # declared
+
+
+@dataclass(frozen=True)
+class Eager:
+    """A behaviour of the user's own: the declared steps, ten times as far along."""
+
+    def plan(self, honest):
+        return replace(honest, offset=10.0), 0, 1.0
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_a_behaviour_of_ones_own_uses_the_schedule_that_it_plans(engine):
+    e = experiment({1: Eager(), 2: ft.After(2, Eager())})
+    planned = replace(SLOW, offset=10.0)
+    plain = replace(e, behaviours=())
+    other = replace(plain, schedules=(SLOW, planned, planned, *[SLOW] * 4))
+    sent, same = (ft.run(one, engine=engine, updates=True).updates for one in (e, other))
+    assert np.array_equal(sent[0, 1], same[0, 1])
+    a, honest, eager = (actual_step_sizes(one, 0, 4) for one in (e, plain, other))
+    assert np.array_equal(a[:, :, 1], eager[:, :, 1])
+    assert np.array_equal(a[:2, :, 2], honest[:2, :, 2])
+    assert np.array_equal(a[2:, :, 2], eager[2:, :, 2])
+
+
+def test_a_behaviour_of_ones_own_is_steered_as_the_others_are():
+    e = experiment({1: Eager()})
+    steered = replace(e, schedules=tuple(Scaled(one, ((1, 2.0),)) for one in e.schedules))
+    assert np.array_equal(actual_step_sizes(steered, 0, 4), 2 * actual_step_sizes(e, 0, 4))
 
 
 def test_idle_noise_and_copies():
@@ -160,4 +190,4 @@ def test_networks_know_behaviours_too():
     mean = np.delete(run.updates, 1, axis=1).mean(axis=1)[:-1]
     cosine = (run.updates[1:, 1] * mean).sum(axis=-1) / np.linalg.norm(mean, axis=-1)
     assert np.allclose(cosine, np.linalg.norm(run.updates[1:, 1], axis=-1), rtol=1e-3)
-    assert attackers.needs_last(e.behaviours)
+    assert attackers.needs_last(e)

@@ -39,7 +39,7 @@ def init(
         w = first.copy()
     none = np.zeros(len(seeds), dtype=np.int64)
     last = None
-    if needs_last(experiment.behaviours):
+    if needs_last(experiment):
         last = np.zeros((len(seeds), experiment.num_clients, w.shape[1]))
     state = State(0, seeds, w, experiment.server.init(w), none, none - 1, last, keep_updates)
     if experiment.local.keeps == "run" and not memory_at_sites:

@@ -8,6 +8,7 @@ scale. So every engine needs only one small function, :func:`sent`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -170,19 +171,17 @@ def checked(clients: Any, count: int) -> tuple[tuple[int, Behaviour], ...]:
     return tuple(sorted(pairs, key=lambda pair: int(pair[0])))
 
 
-def needs_last(clients: tuple[tuple[int, Behaviour], ...]) -> bool:
+def needs_last(experiment: Experiment) -> bool:
     """Whether an engine has to remember the clients' last updates."""
-    plans = (behaviour.plan(Constant(1.0)) for _, behaviour in clients)
-    return any(kind in (COPY, MATCHED_COPY) for _, kind, _ in plans)
+    return any(plan[1] in (COPY, MATCHED_COPY) for _, plan, _ in _plans(experiment))
 
 
 def tables(experiment: Experiment, first: int, last: int) -> tuple[NDArray[np.int64], Array]:
     """Kind and scale of what each client sends in rounds first to last - 1, each (rounds, L)."""
     kind = np.full((last - first, experiment.num_clients), SCALED, dtype=np.int64)
     scale = np.ones(kind.shape)
-    for client, behaviour in experiment.behaviours:
-        _, what, size = behaviour.plan(experiment.schedules[client])
-        from_row = max(0, _start(behaviour) - first)
+    for client, (_, what, size), start in _plans(experiment):
+        from_row = max(0, start - first)
         kind[from_row:, client] = what
         scale[from_row:, client] = size
     return kind, scale
@@ -190,20 +189,18 @@ def tables(experiment: Experiment, first: int, last: int) -> tuple[NDArray[np.in
 
 def actual_step_sizes(experiment: Experiment, first: int, last: int) -> Array:
     """The step sizes that are really used in those rounds, (rounds, updates, L)."""
-    a = experiment.step_sizes(first, last)
-    tapering = (OtherSchedule, Recognises)
-    used = {c: b for c, b in experiment.behaviours if isinstance(_later(b), tapering)}
+    a, schedules = experiment.step_sizes(first, last), experiment.schedules
+    used = [one for one in _plans(experiment) if one[1][0] is not _unsteered(schedules[one[0]])]
     if not used:
         return a
     a = a.copy()
     clock = experiment.clock_values(first, last)
-    for client, behaviour in used.items():
-        declared = experiment.schedules[client]
-        schedule = behaviour.plan(declared)[0]
+    for client, (schedule, _, _), start in used:
+        declared = schedules[client]
         if isinstance(declared, Scaled):  # it follows the controller, from its own schedule
             schedule = Scaled(schedule, declared.factors)
         n = clock[..., client] if clock.shape[-1] > 1 else clock[..., 0]
-        from_row = max(0, _start(behaviour) - first)
+        from_row = max(0, start - first)
         made = np.arange(a.shape[1]) < experiment.steps[client]
         a[from_row:, :, client] = (schedule(n) * made)[from_row:]
     return a
@@ -232,6 +229,18 @@ def recognises(pairs: tuple[tuple[int, Behaviour], ...], client: int, seen: bool
     """Whether a client recognises a challenge; ``seen``: it was sent that very model before."""
     found = _later(dict(pairs).get(client))
     return isinstance(found, Recognises) and (found.near or seen)
+
+
+def _plans(experiment: Experiment) -> Iterator[tuple[int, tuple[Schedule, int, float], int]]:
+    """Each behaving client, its plan, and the round (from 0) from which it keeps to the plan."""
+    for client, behaviour in experiment.behaviours:
+        honest = _unsteered(experiment.schedules[client])
+        yield client, behaviour.plan(honest), _start(behaviour)
+
+
+def _unsteered(schedule: Schedule) -> Schedule:
+    """A schedule before any factor of a controller."""
+    return schedule.schedule if isinstance(schedule, Scaled) else schedule
 
 
 def _later(behaviour: Any) -> Any:
