@@ -241,6 +241,11 @@ class Experiment:
         """Whether every update is made from its own round's model and clock."""
         return self.delays is None and self.asynchronous is None and not self.own_clock
 
+    @cached_property
+    def late_by(self) -> tuple[Delay, ...] | None:
+        """Each client's delay, if ``delays`` are given."""
+        return as_delays(self.delays, self.num_clients)
+
     def arrivals(self, seed: int) -> arrivals.Arrivals:
         """Which updates every round adds, from which models."""
         discount, own = self.staleness, self.own_clock
@@ -248,7 +253,7 @@ class Experiment:
             count, rounds = self.num_clients, self.rounds
             return arrivals.arriving(self.asynchronous, count, rounds, discount, own, seed)
         present = self.present(0, self.rounds, seed)
-        return arrivals.late(present, as_delays(self.delays, self.num_clients), discount, own, seed)
+        return arrivals.late(present, self.late_by, discount, own, seed)
 
     @cached_property
     def counts(self) -> Array:
@@ -263,8 +268,7 @@ class Experiment:
         if self.asynchronous is not None:
             mean = arrivals.mean_factors(self.asynchronous, self.num_clients, self.staleness)
         else:
-            delays = as_delays(self.delays, self.num_clients)
-            mean = arrivals.mean_factors_late(delays, self.staleness, self.num_clients)
+            mean = arrivals.mean_factors_late(self.late_by, self.staleness, self.num_clients)
         return self.counts * mean
 
     @property

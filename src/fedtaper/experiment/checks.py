@@ -11,7 +11,6 @@ from fedtaper.core.errors import FedtaperError, warn
 from fedtaper.core.protocols import LocalRule, ServerRule, Unit
 from fedtaper.rules.asynchronous import Asynchronous
 from fedtaper.rules.challenges import Challenges
-from fedtaper.rules.delays import as_delays
 from fedtaper.rules.staleness import Staleness
 from fedtaper.rules.steering import Steering
 
@@ -103,8 +102,7 @@ def _check_participation(e: Experiment) -> None:
 
 
 def _check_arrivals(e: Experiment) -> None:
-    if e.delays is not None:
-        _set(e, "delays", as_delays(e.delays, e.num_clients))
+    _set(e, "delays", e.late_by)
     if isinstance(e.staleness, type) or not isinstance(e.staleness, Staleness):
         raise FedtaperError(
             f"staleness must be a weight such as Polynomial(0.5), not {e.staleness!r}"

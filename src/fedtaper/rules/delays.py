@@ -7,7 +7,7 @@ A delay is a frozen dataclass with ``most``, the longest delay in rounds, and tw
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -121,9 +121,8 @@ def _check_most(name: str, most: Any) -> None:
     check_memory(f"a delay of up to {most:,} rounds", 3.0 * most)
 
 
-def _inverted(below: object, most: int, u: Array) -> NDArray[np.int64]:
+def _inverted(below: Callable[[Array], Array], most: int, u: Array) -> NDArray[np.int64]:
     """The delay t with below(t) <= u < below(t + 1), at most ``most``."""
-    assert callable(below)
     edges = below(np.arange(1, most + 1, dtype=np.float64))
     first = np.searchsorted(edges, np.arange(CELLS) / CELLS, side="right").astype(np.int64)
     out = first[(u * CELLS).astype(np.int64)]  # right unless an edge lies between
@@ -132,8 +131,7 @@ def _inverted(below: object, most: int, u: Array) -> NDArray[np.int64]:
     return np.asarray(out)
 
 
-def _law(below: object, most: int) -> Array:
-    assert callable(below)
+def _law(below: Callable[[Array], Array], most: int) -> Array:
     edges = below(np.arange(most + 1, dtype=np.float64))
     return np.diff(np.append(edges, 1.0))
 

@@ -43,9 +43,9 @@ def _rare(e: Experiment) -> Iterator[Assumption]:
 
 
 def _late(e: Experiment) -> Iterator[Assumption]:
-    if e.delays is None:
+    if e.late_by is None:
         return
-    laws = [delay.law() for delay in e.delays]  # type: ignore[union-attr]  # Experiment made them Delays
+    laws = [delay.law() for delay in e.late_by]
     most = max(len(law) - 1 for law in laws)
     mean = max(float(law @ np.arange(len(law))) for law in laws)
     asks = "updates are late by a bounded number of rounds"

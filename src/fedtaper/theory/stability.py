@@ -14,7 +14,6 @@ from fedtaper.core.errors import FedtaperError, StabilityWarning, warn
 from fedtaper.core.protocols import as_quadratic, as_stream, is_quadratic
 from fedtaper.core.schedules import Constant
 from fedtaper.experiment import Experiment
-from fedtaper.rules.delays import as_delays
 
 MEASURABLE = 200_000  # parameters up to which a curvature is measured unasked
 LOOK = 300  # rounds looked at: the climb of a tapering step is over well before
@@ -227,9 +226,8 @@ def late_pull(experiment: Experiment) -> float:
     pi / 2. Asynchronous servers, whose delays are random, are not checked.
     """
     e = experiment
-    delays = as_delays(e.delays, e.num_clients)
-    if delays is None:
+    if e.late_by is None:
         return 0.0
     rate = (e.server_weights(e.step_sums(0, 1)) * e.weighted_counts * e.step_sums(0, 1))[0]
     a = np.tensordot(rate, as_quadratic(e.problem).moments[0], axes=1)
-    return float(np.linalg.eigvalsh(a)[-1] * max(delay.most for delay in delays))
+    return float(np.linalg.eigvalsh(a)[-1] * max(delay.most for delay in e.late_by))
