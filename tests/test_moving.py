@@ -465,3 +465,61 @@ def test_a_stream_never_runs_short_of_samples():
     slow = ft.run(e, engine="reference", progress=False)
     fast = ft.run(e, engine="events", progress=False)
     assert np.allclose(fast.w, slow.w, rtol=0, atol=1e-11)
+
+
+class Learns(ft.PlainServer):
+    """A server rule whose step uses all that it has learned."""
+
+    def weights(self, samples, steps, step_sums):
+        return np.broadcast_to(samples / samples.sum(), step_sums.shape)
+
+    def init(self, w):
+        return w * 0.0, w * 0.0
+
+    def step(self, w, update, memory):
+        return w + update + 0.01 * memory[0] + 0.001 * memory[1], memory
+
+    def learn(self, update, step_sum, share, memory):
+        return memory[0] + update / max(step_sum, 1e-9), memory[1] + share
+
+
+def test_a_server_learns_from_late_rounds_as_from_those_in_step(four):
+    settings = {"server": Learns(), "participation": (1.0, 0.5, 0.3, 0.9), "rounds": 12}
+    in_step = ft.run(experiment(four, **settings), engine="reference", progress=False)
+    late = ft.run(experiment(four, **settings, delays=0), engine="reference", progress=False)
+    np.testing.assert_allclose(late.w, in_step.w, rtol=1e-12)
+    plain = ft.run(experiment(four, **settings | {"server": ft.Average()}), progress=False)
+    assert np.abs(plain.w[-1] - in_step.w[-1]).max() > 1e-3
+
+
+def test_what_a_server_learns_of_late_updates_by_hand():
+    problem = ft.LinearRegression(num_clients=2, samples=(100, 300), feature_spread=1.0, seed=1)
+    told = []
+
+    class Told(Learns):
+        def learn(self, update, step_sum, share, memory):
+            told.append((step_sum, share))
+            return memory
+
+    settings = {"delays": (0, 2), "staleness": ft.Polynomial(1.0), "server": Told()}
+    e = experiment(problem, rounds=4, **settings)
+    ft.run(e, engine="reference", progress=False)
+    sums = e.step_sums(0, 4)
+    factor, row = (1.0, 1 / 2, 1 / 3, 1 / 3), (0, 0, 0, 1)
+    found = [0.25 * sums[k, 0] + 0.75 * factor[k] * sums[row[k], 1] for k in range(4)]
+    np.testing.assert_allclose(told, [(one, 1.0) for one in found], rtol=1e-12)
+    told.clear()
+    turns = {"participation": ft.Listed([[0], [1]]), "own_clock": True, "server": Told()}
+    ft.run(experiment(problem, rounds=2, **turns), engine="reference", progress=False)
+    np.testing.assert_allclose(told, [(0.25 * sums[0, 0], 0.25), (0.75 * sums[0, 1], 0.75)])
+
+
+@pytest.mark.parametrize("name", ["mixed", "asynchronous", "own clock"])
+def test_networks_learn_late_as_in_the_reference(name):
+    pytest.importorskip("torch")
+    digits = ft.ImageClassification("digits", num_clients=4, split=ft.Iid(), model="cnn")
+    settings = {"rounds": 4, "local_steps": 2, "batch_size": 8, "server": Learns()}
+    e = ft.Experiment(digits, ft.Power(0.1, 0.8), **settings, **KINDS[name])
+    quick = ft.run(e, engine="cpu", progress=False)
+    slow = ft.run(e, engine="reference", progress=False)
+    np.testing.assert_allclose(quick.final, slow.final, atol=2e-5)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import fedtaper as ft
+from fedtaper.core.rules import Remembering
 
 FILE = """
 [experiment]
@@ -46,6 +47,8 @@ def asynchronous(settings):
         (asynchronous("durations = [1.0, 0.0, 2.0]"), "mean time must be a number above 0"),
         (asynchronous("durations = [1.0, -1.0, 2.0]"), "mean time must be a number above 0"),
         (asynchronous("durations = [1.0, inf, 2.0]"), "mean time must be a number above 0"),
+        (asynchronous('durations = "x"'), "mean time must be a number above 0, not 'x'"),
+        (asynchronous('durations = [1.0, "x", 2.0]'), "mean time must be a number above 0"),
         ("participation = 1.5", "at most 1, not 1.5"),
         ("participation = -0.1", "at least 0"),
         ("participation = nan", "not nan"),
@@ -88,3 +91,18 @@ def test_flowers_buffer_is_no_larger_than_its_federation():
 def test_a_law_that_is_no_known_word_is_refused(law):
     with pytest.raises(ft.FedtaperError, match="law must be one of fixed, exponential"):
         ft.Duration(law=law)
+
+
+@pytest.mark.parametrize("late", [{"delays": 1}, {"own_clock": True}])
+def test_rules_that_receive_something_with_the_model_stay_in_step(late):
+    class Told(Remembering):
+        keeps = "round"
+        receives = 1
+
+        def init(self, w):
+            return (w * 0.0,)
+
+    problem = ft.LinearRegression(num_clients=2, samples=20)
+    rules = {"local": Told(), "server": ft.Controlled()}
+    with pytest.raises(ft.FedtaperError, match="receives nothing with the model"):
+        ft.Experiment(problem, ft.Power(0.01, 0.8), rounds=2, local_steps=1, **rules, **late)

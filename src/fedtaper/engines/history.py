@@ -49,6 +49,23 @@ class Timeline:
         low = int(rows.min())
         return low, self.e.step_sizes(low, int(rows.max()) + 1)
 
+    def taken_part(self, s: int, round_: int) -> tuple[float, float]:
+        """What ``ServerRule.learn`` receives after a round of the seed in row s.
+
+        As ``engines.taken_part`` of a round in step, but an update's step sum is that of the
+        round whose step sizes it was made with, and its staleness weight counts.
+        """
+        slots, e = self.arrivals[s][round_ : round_ + 1], self.e
+        there = slots.client[0] >= 0
+        client, row, factor = (x[0, there] for x in (slots.client, slots.row, slots.factor))
+        made = {k: e.step_sums(k, k + 1)[0] for k in set(row.tolist())}
+        sums = e.step_sums(round_, round_ + 1)
+        weights = e.server_weights(sums)[0]
+        own = np.array([made[k][i] for k, i in zip(row.tolist(), client.tolist(), strict=True)])
+        usual = weights * sums[0]
+        share = float(usual[np.unique(client)].sum() / usual.sum())
+        return float((weights[client] * factor * own).sum()), share
+
     def notes(self, first: int, last: int) -> dict[str, Array]:
         """Simulated time and mean staleness of each round, (seeds, rounds)."""
         if self.e.asynchronous is None:

@@ -72,7 +72,9 @@ class LateSession(CpuSession):
         if self.state.last is not None:
             for i, move in moves.items():
                 self.state.last[s, i] = move.cpu().numpy()
-        self.w[s], self.memory[s] = e.server.step(before, update, self.memory[s])
+        self.w[s], memory = e.server.step(before, update, self.memory[s])
+        facts = self.timeline.taken_part(s, round_)
+        self.memory[s] = e.server.learn(update, *facts, memory)
         assert self.state.history is not None
         self.state.history[s, (round_ + 1) % self.timeline.depth] = self.w[s].cpu().numpy()
         block.update_norms[s, k] = 0.0

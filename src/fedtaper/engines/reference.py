@@ -187,6 +187,7 @@ def _advance_late(timeline: Timeline, state: State, block: Block, s: int, rounds
                 arrived = slots.client[k][slots.client[k] >= 0]
                 last[arrived] = moves[arrived]
             w, memory = e.server.step(w, update, memory)
+            memory = e.server.learn(update, *timeline.taken_part(s, first + k), memory)
             block.w[s, k] = w
             state.history[s, (first + k + 1) % timeline.depth] = w
     state.w[s] = w

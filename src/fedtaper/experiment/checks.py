@@ -109,10 +109,11 @@ def _check_arrivals(e: Experiment) -> None:
         )
     for i in np.flatnonzero(e.rates == 0):
         warn(f"client {i} never takes part (participation 0): it has no influence")
-    if not e.in_step and (e.average_over == "present" or e.local.keeps == "run"):
+    carried = e.local.keeps == "run" or e.local.receives > 0
+    if not e.in_step and (e.average_over == "present" or carried):
         raise FedtaperError(
             'late updates and own clocks need average_over="all" and a local rule '
-            "that keeps nothing from round to round"
+            "that keeps nothing from round to round and receives nothing with the model"
         )
     if e.asynchronous is None:
         return

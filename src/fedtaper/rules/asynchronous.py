@@ -120,7 +120,7 @@ class Asynchronous:
                 f"{len(several)} durations for {num_clients} clients; give one per client, or one "
                 "for all"
             )
-        return tuple(d if isinstance(d, Duration) else Duration(float(d), "fixed") for d in several)
+        return tuple(d if isinstance(d, Duration) else Duration(d, "fixed") for d in several)
 
     def away(self, num_clients: int) -> tuple[Array, Array]:
         """Mean times on and off of each client."""
