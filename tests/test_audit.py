@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -276,6 +277,17 @@ def test_replays_on_held_out_data_are_accounted_for():
     for k in range(60):
         auditor.add(sizes[k], n=n[k], held_out=held_out.sizes[:, k])
     assert str(auditor.result()) == str(found)
+
+
+@pytest.mark.filterwarnings("ignore:.*fewer than batch_size")
+def test_a_replay_draws_no_more_than_the_client_holds():
+    pytest.importorskip("torch")
+    problem = ft.ImageClassification("digits", split=ft.Iid(), model="cnn", num_clients=30)
+    most = int(problem.sizes.max())
+    e = ft.Experiment(problem, ft.Power(0.1, 0.76), rounds=1, local_steps=1, batch_size=most)
+    w = problem.initial(0)[None]
+    found = [replay.replay(one, w, seed=4).sizes for one in (e, replace(e, batch_size=1000))]
+    assert np.array_equal(*found)
 
 
 def test_a_replay_of_one_step_is_its_gradient():

@@ -114,6 +114,35 @@ def test_coverage_over_seeds(how):
     assert narrow.mean() < 0.6  # a wrong target is noticed
 
 
+@pytest.mark.filterwarnings("ignore:.*fewer than batch_size")
+def test_a_client_with_fewer_samples_than_a_batch_has_the_noise_of_what_it_holds():
+    """Its mini-batches have only as many samples as it holds, so the run is the same."""
+    problem = ft.LinearRegression(num_clients=3, dim=2, samples=(10, 10, 40), seed=1)
+    small_, large = (
+        ft.Experiment(problem, ft.Power(0.05, 0.76, 30), 400, 4, batch_size=size)
+        for size in (40, 1000)
+    )
+    runs = [ft.run(e, seeds=range(300), progress=False) for e in (small_, large)]
+    assert np.array_equal(runs[0].w, runs[1].w)
+    mine, theirs = (fluctuation(e, 1600.0).covariance for e in (large, small_))
+    assert np.array_equal(mine, theirs)
+    measured = runs[1].w[:, -1].std(axis=0) / np.sqrt(np.diag(mine))
+    assert np.all(np.abs(measured - 1) < 0.17)  # four standard errors
+    w = problem.equilibrium(large.field_weights(1600.0))
+    covered = ft.intervals(runs[1]).model.covers(w)
+    assert np.all(np.abs(covered.mean(axis=0) - 0.95) < 0.05)
+    assert "mini-batches of 10 to 40 from 10" in ft.check(large)["A4"].number
+
+
+def test_a_stream_draws_whole_batches_whatever_its_nominal_samples():
+    stream = ft.RegressionStream(num_clients=2, dim=2, feature_spread=1.0, samples=10)
+    for problem in (stream, ft.MovingRegression(stream, drift=0.1)):
+        e = ft.Experiment(problem, ft.Power(0.5, 0.76, 30), 20, 4, batch_size=50)
+        assert e.batch_sizes.tolist() == [50, 50]
+        (x, _), *_ = problem.batches(e, 0, 1, 0)
+        assert len(x) == 50
+
+
 def test_population_intervals_over_data_sets():
     """The optimum of the population, over data sets drawn anew: true_w, since all share it."""
     truth, hits, narrow = np.array([1.0, -2.0]), [], []

@@ -362,6 +362,16 @@ def test_what_theory_leaves_out(four):
         ft.forecast(moving, n=100)
 
 
+@pytest.mark.filterwarnings("ignore:.*fewer than batch_size")
+def test_a_late_client_with_few_samples_draws_what_it_holds():
+    problem = ft.LinearRegression(num_clients=3, dim=2, samples=(6, 200, 9), seed=1)
+    e = ft.Experiment(
+        problem, ft.Power(0.05, 0.8, offset=30), 12, 3, batch_size=20, delays=(0, 1, 2)
+    )
+    quick, slow = (ft.run(e, engine=name, progress=False) for name in ("events", "reference"))
+    np.testing.assert_allclose(quick.w, slow.w, rtol=1e-9)
+
+
 def test_steps_too_large_for_the_delay():
     problem = ft.LinearRegression(num_clients=4, samples=200, seed=1)
     settings = {"rounds": 3, "local_steps": 5, "batch_size": 7, "delays": (0, 0, 0, 50)}

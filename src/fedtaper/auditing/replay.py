@@ -107,9 +107,8 @@ def replay(experiment: Any, w: Array, seed: int) -> HeldOut:
             for i, share in enumerate(mix):
                 steps = int(experiment.steps[i])
                 rng = draws.generator(seed, _REPLAY, i, int(k))
-                picks = [
-                    order[_batch(rng, share, held, experiment.batch_size)] for _ in range(steps)
-                ]
+                size = int(experiment.batch_sizes[i])
+                picks = [order[_batch(rng, share, held, size)] for _ in range(steps)]
                 for way, table in enumerate((a, a * taper)):
                     model.copy_(anchor)
                     for pick, step in zip(picks, table[k, :, i], strict=False):

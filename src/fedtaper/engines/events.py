@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from fedtaper.core import draws
 from fedtaper.core.protocols import Array, Block, Capabilities, Options, State, as_linear, as_stream
@@ -100,7 +99,7 @@ class EventSession:
         _rounds(
             *_data(e, first, rounds), (0.0,) * (dim if dim <= WIDE else 1),
             seeds.astype(np.uint64), slots.client, slots.base, slots.draw,
-            slots.row - low, slots.factor, a, e.steps, weights, _drawn(e),
+            slots.row - low, slots.factor, a, e.steps, weights, e.batch_sizes,
             e.local.added_curvature, rule, constants,
             state.w[some], state.history[some], moments[0], moments[1], first,
             state.dead_round[some], state.dead_client[some],
@@ -146,11 +145,6 @@ def _data(e: Experiment, first: int, rounds: int) -> tuple[Any, ...]:
         np.empty((0, e.problem.dim + 1)), nothing, nothing,
         stream.rhos, stream.spreads, stream.noise, stream.lengths, targets,
     )  # fmt: skip
-
-
-def _drawn(e: Experiment) -> NDArray[np.int64]:
-    """Samples in each client's mini-batches; a stream never runs short of them."""
-    return e.batch_sizes if e.problem.kind == "linear" else np.full(e.num_clients, e.batch_size)
 
 
 @njit(inline="always")

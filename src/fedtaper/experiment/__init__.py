@@ -233,7 +233,9 @@ class Experiment:
 
     @cached_property
     def batch_sizes(self) -> NDArray[np.int64]:
-        """Samples in each client's mini-batches: at most all it has."""
+        """Samples in each client's mini-batches: at most all it has; a stream never runs out."""
+        if self.problem.kind in ("stream", "moving"):  # sizes are nominal there
+            return np.full(self.num_clients, self.batch_size)
         return np.minimum(self.batch_size, np.asarray(self.problem.sizes))
 
     @property

@@ -143,7 +143,7 @@ def _check_names(e: Experiment) -> None:
 
 
 def _note_short_batches(e: Experiment) -> None:
-    short = np.flatnonzero(np.asarray(e.problem.sizes) < e.batch_size)
+    short = np.flatnonzero(e.batch_sizes < e.batch_size)
     if len(short):
         first, size = int(short[0]), int(e.problem.sizes[short[0]])
         more = f" (and {len(short) - 1} more)" if len(short) > 1 else ""

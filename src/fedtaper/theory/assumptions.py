@@ -165,8 +165,9 @@ def _independent(e: Experiment) -> Assumption:
     if isinstance(e.problem, CorrelatedProblem) and e.problem.correlation:
         number = f"correlation {e.problem.correlation}"
         return Assumption("A4", asks, "fails", number, "samples form a dependent stream")
-    sizes = np.asarray(e.problem.sizes)
-    number = f"mini-batches of {e.batch_size} from {sizes.min()} or more samples"
+    drawn, low = e.batch_sizes, int(np.min(e.problem.sizes))
+    batch = f"{drawn.min()}" + (f" to {drawn.max()}" if drawn.max() > drawn.min() else "")
+    number = f"mini-batches of {batch} from {low} or more samples"
     if e.local_epochs is not None and not is_quadratic(e.problem):
         why = "epochs draw without replacement: only different epochs are independent"
         return Assumption("A4", asks, "assumed", number, why)

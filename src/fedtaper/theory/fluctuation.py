@@ -5,13 +5,14 @@ In a round the model moves by :math:`-G_n (w - w^*(p_n))` plus noise of covarian
 
 .. math::
     G_n = \sum_i q_i \pi_i s_i H_i, \qquad
-    C_n = \sum_i q_i^2 \left( \pi_i r_i \Gamma_i / m + \pi_i (1 - \pi_i) s_i^2 h_i h_i' \right)
+    C_n = \sum_i q_i^2 \left( \pi_i r_i \Gamma_i / m_i + \pi_i (1 - \pi_i) s_i^2 h_i h_i' \right)
 
 (server weight q, participation rate pi, sum s and sum of squares r of a round's step sizes,
-Hessian H, mean field h, covariance Gamma of one sample's gradient, batch size m). So the
-covariance follows :math:`P \leftarrow (I - G) P (I - G) + C`; with equal tapers it settles at
-:math:`a_n V`, where :math:`H V + V H = \Gamma`. It is propagated along a grid of clock values
-that is even in log n, exactly between its points, so far clock values cost no more than near ones.
+Hessian H, mean field h, covariance Gamma of one sample's gradient, size m of the client's
+mini-batches). So the covariance follows :math:`P \leftarrow (I - G) P (I - G) + C`; with equal
+tapers it settles at :math:`a_n V`, where :math:`H V + V H = \Gamma`. It is propagated along a grid
+of clock values that is even in log n, exactly between its points, so far clock values cost no more
+than near ones.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class _Round:
     """A round at clock n: the weight of every client's pull, and of its noises."""
 
     pull: Array  # q pi s
-    batch: Array  # q^2 pi r / m
+    batch: Array  # q^2 pi r / m_i
     absence: Array  # q^2 pi (1 - pi) s^2
 
 
@@ -145,7 +146,7 @@ def _round(e: Experiment, n: float) -> _Round:
     q, rate = e.server_weights(sums[None])[0], e.rates
     return _Round(
         pull=q * rate * sums,
-        batch=q**2 * rate * squares / e.batch_size,
+        batch=q**2 * rate * squares / e.batch_sizes,
         absence=q**2 * rate * (1 - rate) * sums**2,
     )
 
