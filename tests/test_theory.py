@@ -275,3 +275,21 @@ def test_assumptions_of_an_unknown_objective_are_assumed():
     found = check(SLOW, problem=Other())
     assert [row.status for row in found.rows] == ["assumed", "holds", "assumed", "holds", "assumed"]
     assert found.holds
+
+
+def test_samples_of_a_stream_are_as_dependent_as_its_rho_says():
+    def independent(problem):
+        return ft.check(ft.Experiment(problem, SLOW, rounds=5, local_steps=1))["A4"]
+
+    walk = ft.RegressionStream(num_clients=2, rho=(0.5, 0.99))
+    for problem in (walk, ft.MovingRegression(walk, drift=0.1)):
+        found = independent(problem)
+        assert (found.status, found.number) == ("fails", "correlation 0.99")
+        assert "dependent stream" in found.why
+    fresh = ft.RegressionStream(num_clients=2)
+    found = independent(fresh)
+    assert (found.status, found.number) == ("holds", "correlation 0")
+    assert "drawn anew" in found.why and "finite set" not in found.why
+    found = independent(ft.MovingRegression(fresh, drift=0.1))
+    assert found.status == "fails" and "population moves" in found.why
+    assert "finite set" in independent(ft.LinearRegression(num_clients=2)).why

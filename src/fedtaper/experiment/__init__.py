@@ -13,7 +13,7 @@ from fedtaper.core.checks import check_whole, per_client
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.influence import ClientGroup, Influence, reference_client
 from fedtaper.core.participation import Chances, Participation
-from fedtaper.core.protocols import LocalRule, Problem, ServerRule, Unit
+from fedtaper.core.protocols import LocalRule, Problem, ServerRule, Unit, is_stream
 from fedtaper.core.schedules import step_sizes
 from fedtaper.core.sums import summed
 from fedtaper.core.tables import html
@@ -234,7 +234,7 @@ class Experiment:
     @cached_property
     def batch_sizes(self) -> NDArray[np.int64]:
         """Samples in each client's mini-batches: at most all it has; a stream never runs out."""
-        if self.problem.kind in ("stream", "moving"):  # sizes are nominal there
+        if is_stream(self.problem):  # sizes are nominal there
             return np.full(self.num_clients, self.batch_size)
         return np.minimum(self.batch_size, np.asarray(self.problem.sizes))
 

@@ -14,7 +14,6 @@ from fedtaper.core.errors import FedtaperError
 from fedtaper.core.tables import Brief, html, plain
 from fedtaper.experiment import Experiment
 from fedtaper.outcomes.scaling import ENOUGH, average, critical
-from fedtaper.problems.streams import RegressionStream
 from fedtaper.results import Run
 from fedtaper.theory.fluctuation import Fluctuation, centres, fluctuation
 
@@ -180,7 +179,7 @@ def _predicted(e: Experiment, level: float, of: str, n: float | None) -> Interva
 
 
 def _plugged(theory: Fluctuation, estimate: Array, level: float, of: str) -> Intervals:
-    fresh = isinstance(theory.experiment.problem, RegressionStream)  # one pass, nothing fixed
+    fresh = theory.experiment.problem.kind == "stream"  # one pass, nothing fixed
     fixed = of == "population" and not fresh
     covariance = theory.covariance + (theory.sampling if fixed else 0.0)
     half = _normal_quantile(level) * np.sqrt(np.diag(covariance))

@@ -112,11 +112,6 @@ class RegressionStream(Quadratic):
         """Each client's rho."""
         return per_client("rho", self.rho, self.num_clients)
 
-    @property
-    def correlation(self) -> float:
-        """The largest rho: what ``check`` reports."""
-        return float(self.rhos.max())
-
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """Samples in a block of each client's process."""

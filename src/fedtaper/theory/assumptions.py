@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtaper.core.checks import check_type
 from fedtaper.core.errors import FedtaperError
-from fedtaper.core.protocols import CorrelatedProblem, as_quadratic, is_quadratic
+from fedtaper.core.protocols import as_quadratic, as_stream, is_quadratic, is_stream
 from fedtaper.experiment import Experiment
 from fedtaper.theory.departures import Assumption, Status, departures
 from fedtaper.theory.stability import stability
@@ -162,9 +162,16 @@ def _bounded(e: Experiment, facts: _Regression | None) -> Assumption:
 
 def _independent(e: Experiment) -> Assumption:
     asks = "a client's samples are IID with finite variance"
-    if isinstance(e.problem, CorrelatedProblem) and e.problem.correlation:
-        number = f"correlation {e.problem.correlation}"
-        return Assumption("A4", asks, "fails", number, "samples form a dependent stream")
+    if is_stream(e.problem):
+        rho = float(as_stream(e.problem).rhos.max())
+        number = f"correlation {rho:g}"
+        if rho > 0:
+            return Assumption("A4", asks, "fails", number, "samples form a dependent stream")
+        if e.problem.kind == "moving":
+            why = "every sample is new and independent, but their population moves (M)"
+            return Assumption("A4", asks, "fails", number, why)
+        why = "every sample is drawn anew from the client's population, and used once"
+        return Assumption("A4", asks, "holds", number, why)
     drawn, low = e.batch_sizes, int(np.min(e.problem.sizes))
     batch = f"{drawn.min()}" + (f" to {drawn.max()}" if drawn.max() > drawn.min() else "")
     number = f"mini-batches of {batch} from {low} or more samples"

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from fedtaper.core.checks import check_problem
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import Problem, as_linear, is_network, is_quadratic
-from fedtaper.problems.streams import RegressionStream
 from fedtaper.theory.convexity import refuse_bent, refuse_random
 from fedtaper.theory.network_losses import TorchLosses, sample_covariance
 
@@ -133,7 +132,7 @@ class QuadraticLosses:
     def _samples(self) -> list[tuple[Array, Array]]:
         """Each client's samples; for a stream, some that represent its population."""
         problem = self.problem
-        if isinstance(problem, RegressionStream):
+        if problem.kind == "stream":
             if np.any(problem.rhos > 0):
                 raise FedtaperError(
                     "the samples of this stream depend on those before them (rho above 0), which "

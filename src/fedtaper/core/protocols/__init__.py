@@ -20,7 +20,6 @@ from fedtaper.core.protocols.engines import (
 )
 from fedtaper.core.protocols.problems import (
     Array,
-    CorrelatedProblem,
     LinearProblem,
     NetworkProblem,
     Problem,
@@ -34,6 +33,7 @@ from fedtaper.core.protocols.problems import (
     as_stream,
     is_network,
     is_quadratic,
+    is_stream,
     missing_parts,
 )
 from fedtaper.core.protocols.rules import (
@@ -53,7 +53,6 @@ __all__ = [
     "Block",
     "Capabilities",
     "CombiningRule",
-    "CorrelatedProblem",
     "Engine",
     "Keeps",
     "LinearProblem",
@@ -78,5 +77,6 @@ __all__ = [
     "is_combining",
     "is_network",
     "is_quadratic",
+    "is_stream",
     "missing_parts",
 ]

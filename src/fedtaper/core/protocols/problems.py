@@ -141,16 +141,6 @@ class NetworkProblem(Problem, Protocol):
 
 
 @runtime_checkable
-class CorrelatedProblem(Protocol):
-    """A problem whose clients' samples depend on those before them."""
-
-    @property
-    def correlation(self) -> float:
-        """Correlation of two neighbouring samples of a client, 0 for independent ones."""
-        ...
-
-
-@runtime_checkable
 class StreamProblem(Problem, Protocol):
     """Least squares on Gauss-Markov features that are made as they are needed.
 
@@ -190,11 +180,16 @@ class StreamProblem(Problem, Protocol):
 
 def as_stream(problem: Problem) -> StreamProblem:
     """The problem as a stream, or an error."""
-    if problem.kind in ("stream", "moving") and isinstance(problem, StreamProblem):
+    if is_stream(problem) and isinstance(problem, StreamProblem):
         return problem
     raise FedtaperError(
         f"this needs a stream such as RegressionStream(), not {type(problem).__name__}"
     )
+
+
+def is_stream(problem: Problem) -> TypeGuard[StreamProblem]:
+    """Whether samples are made as they are needed, so that none is used twice."""
+    return problem.kind in ("stream", "moving")
 
 
 def is_quadratic(problem: Problem) -> TypeGuard[QuadraticProblem]:
