@@ -1,13 +1,16 @@
 """Schedules of other shapes: their values, limits, influence, clock and forecasts."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strangers import Steps
 
 import fedtaper as ft
+from fedtaper.testing import check_schedule
 from fedtaper.theory.clock import OdeClock
 
 SHAPES = [
@@ -156,3 +159,71 @@ def test_a_forecast_beyond_what_can_be_summed_is_refused():
     assert ft.run(e).t[-1] == pytest.approx(sum(wave(n) for n in range(1, 6)))
     with pytest.raises(ft.FedtaperError, match="after="):
         ft.forecast(e, n=1e6)
+
+
+def test_a_schedule_that_inherits_nothing_is_one_everywhere(tmp_path):
+    mine, usual = Steps(0.02, 31.0), ft.Constant(0.02)
+    check_schedule(mine)
+    e = ft.Experiment(LINEAR, [mine, usual], rounds=20, local_steps=3)
+    assert e.limit_influence.tolist() == [0.5, 1.0]
+    assert ft.influence([mine, usual], n=[1, 40]).tolist() == [[1, 1], [0.5, 1]]
+    quick, slow = (ft.run(e, engine=name, progress=False) for name in ("compiled", "reference"))
+    np.testing.assert_allclose(quick.w, slow.w, rtol=1e-12)
+    as_pieces = ft.Piecewise(((1, 0.02), (31, 0.01)))
+    same = ft.run(ft.Experiment(LINEAR, [as_pieces, usual], rounds=20, local_steps=3))
+    assert np.array_equal(quick.w, same.w)
+    text = ft.to_toml(e)
+    assert 'kind = "strangers:Steps"' in text and ft.from_toml(text).schedules == e.schedules
+    ft.run(e, out=tmp_path / "run", progress=False)
+    again = ft.load(tmp_path / "run")
+    assert again.experiment == e and np.array_equal(again.w, quick.w)
+    far = {s: ft.forecast(ft.Experiment(LINEAR, s, 20, 3), n=600) for s in (mine, as_pieces)}
+    np.testing.assert_allclose(far[mine].w, far[as_pieces].w, rtol=1e-12)
+    nested = ft.WarmUp(mine, over=10)
+    assert nested.limit == ft.Constant(0.01) and nested.settles == 31
+    found = ft.Experiment(LINEAR, nested, rounds=5, local_steps=1)
+    assert ft.from_toml(ft.to_toml(found)).schedules == found.schedules
+    cheat = ft.Experiment(LINEAR, usual, 20, 3, behaviours={0: ft.OtherSchedule(mine)})
+    np.testing.assert_allclose(ft.run(cheat).w, quick.w, rtol=1e-12)
+
+
+def test_a_schedule_of_your_own_trains_networks():
+    torch = pytest.importorskip("torch")
+    data = [(torch.randn(20, 3), torch.randn(20, 1)) for _ in range(2)]
+    loss = torch.nn.functional.mse_loss
+    problem = ft.Custom(lambda m, x, y: loss(m(x), y), lambda: torch.nn.Linear(3, 1), data)
+    made = [
+        ft.run(ft.Experiment(problem, s, 5, 3, batch_size=4), engine="cpu", progress=False).final
+        for s in (Steps(0.02, 7.0), ft.Piecewise(((1, 0.02), (7, 0.01))))
+    ]
+    assert np.array_equal(*made)
+
+
+def test_what_a_schedule_of_your_own_lacks_is_named():
+    @dataclass(frozen=True)
+    class Half:
+        c, delta, formula = 0.1, 0.0, "half"
+
+        def __call__(self, n):
+            return 0.1 + 0 * np.asarray(n)
+
+    class Unhashable(Steps):
+        __hash__ = None
+
+    for make in (ft.influence, lambda s: ft.Experiment(LINEAR, s, 5, 1)):
+        with pytest.raises(ft.FedtaperError, match="has no offset, limit, settles; a schedule of"):
+            make(Half())
+        with pytest.raises(ft.FedtaperError, match=r"schedule 1 must be .* has no offset, limit"):
+            make([ft.Constant(0.1), Half()])
+        with pytest.raises(ft.FedtaperError, match="must be a schedule such as"):
+            make(ft.Constant)
+        with pytest.raises(ft.FedtaperError, match=r"any function of n is Shaped"):
+            make(lambda n: 1 / n)
+        with pytest.raises(ft.FedtaperError, match="has no hash; a schedule"):
+            make(Unhashable(0.1, 5.0))
+
+
+def test_a_cosine_that_starts_too_high_is_named():
+    e = ft.Experiment(LINEAR, ft.Cosine(5.0, over=100), rounds=50, local_steps=1)
+    found = ft.stability(e)
+    assert not found.stable and found.safe_offset == 0

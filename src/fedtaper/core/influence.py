@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core.checks import as_numbers, check_number, per_client, taken
 from fedtaper.core.errors import AssumptionWarning, FedtaperError, warn
+from fedtaper.core.protocols import checked_schedule, is_schedule
 from fedtaper.core.schedules import Schedule, step_sizes
 from fedtaper.core.tables import html, label, plain
 
@@ -65,18 +66,16 @@ def influence(schedules: Sequence[Schedule], n: ArrayLike | None = None) -> NDAr
 def checked_schedules(schedules: Sequence[Schedule] | Schedule) -> list[Schedule]:
     """The schedules as a list, refused when empty or of the wrong kind."""
     try:
-        found = [schedules] if isinstance(schedules, Schedule) else taken("schedules", schedules)
+        found = [schedules] if is_schedule(schedules) else taken("schedules", schedules)
     except TypeError:
-        raise FedtaperError(
-            f"schedules must be one per client, such as Power(c=0.1, delta=0.76), not {schedules!r}"
-        ) from None
+        found = [checked_schedule("schedules, one for all or one per client,", schedules)]
     if not found:
         raise FedtaperError("no schedules: give one per client, such as Power(c=0.1, delta=0.76)")
+    seen: set[int] = set()  # thousands of clients may share one object
     for i, s in enumerate(found):
-        if not isinstance(s, Schedule):
-            raise FedtaperError(
-                f"schedule {i} must be a schedule such as Power(c=0.1, delta=0.76), not {s!r}"
-            )
+        if id(s) not in seen:
+            checked_schedule(f"schedule {i}", s)
+            seen.add(id(s))
     return found
 
 

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.protocols import Schedule
+from fedtaper.core.tapers import Constant, Power
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Scaled:
     array([0.02, 0.02])
     """
 
-    schedule: Any
+    schedule: Schedule
     factors: tuple[tuple[float, float], ...]
 
     def __post_init__(self) -> None:
@@ -41,11 +43,11 @@ class Scaled:
         object.__setattr__(self, "factors", made)
 
     @property
-    def limit(self) -> Any:
+    def limit(self) -> Power | Constant:
         """The limit of the schedule, times the last factor."""
         found = self.schedule.limit
-        scale = "c" if found.delta > 0 else "a"
-        return replace(found, **{scale: found.c * self.factors[-1][1]})
+        c = found.c * self.factors[-1][1]
+        return replace(found, c=c) if isinstance(found, Power) else Constant(c)
 
     @property
     def settles(self) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtaper.core.protocols import Schedule
 from fedtaper.core.scaled import Scaled
 from fedtaper.core.shapes import Cosine, Piecewise, Shaped, WarmUp
 from fedtaper.core.tapers import Constant, Power
@@ -23,8 +24,6 @@ __all__ = [
     "WarmUp",
     "step_sizes",
 ]
-
-Schedule = Power | Constant | Cosine | WarmUp | Piecewise | Shaped | Scaled
 
 
 def step_sizes(schedules: Sequence[Schedule], n: NDArray[np.floating[Any]]) -> NDArray[np.float64]:

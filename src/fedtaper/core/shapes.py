@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from fedtaper.core.checks import as_list, as_numbers, check_number
 from fedtaper.core.errors import FedtaperError, warn
+from fedtaper.core.protocols import checked_schedule
 from fedtaper.core.tapers import Constant, Power, clock_values, like
 
 
@@ -92,7 +93,7 @@ class WarmUp(Shape):
     over: float
 
     def __post_init__(self) -> None:
-        check_schedule("schedule", self.schedule)
+        checked_schedule("schedule", self.schedule)
         check_number("over", self.over, above=0.0)
 
     @property
@@ -139,7 +140,7 @@ class Piecewise(Shape):
             check_number("where a piece starts", start)
             number = isinstance(what, (int, float, np.number)) and not isinstance(what, bool)
             made.append((float(start), Constant(float(what)) if number else what))
-            check_schedule("a piece", made[-1][1])
+            checked_schedule("a piece", made[-1][1])
         starts = [start for start, _ in made]
         if not made or starts[0] != 1 or starts != sorted(set(starts)):
             where = "pieces must start at increasing clock values, the first at 1"
@@ -231,9 +232,3 @@ class Shaped(Shape):
                 "above 0"
             )
         return like(n, found)
-
-
-def check_schedule(name: str, value: Any) -> None:
-    """Refuse what is not a schedule."""
-    if not isinstance(value, (Power, Constant, Shape)):
-        raise FedtaperError(f"{name} must be a schedule such as Power(0.1, 0.76), not {value!r}")

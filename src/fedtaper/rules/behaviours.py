@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from fedtaper.core import draws
 from fedtaper.core.checks import check_number, check_whole
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.protocols import checked_schedule
 from fedtaper.core.scaled import Scaled
-from fedtaper.core.schedules import Constant, Power, Schedule
+from fedtaper.core.schedules import Constant, Schedule
 
 if TYPE_CHECKING:
     from fedtaper.experiment import Experiment
@@ -41,6 +42,7 @@ class Behaviour(Protocol):
 class OtherSchedule:
     """Uses a schedule other than the declared one: a faster taper, or a smaller c.
 
+    >>> from fedtaper.core.schedules import Power
     >>> OtherSchedule(Power(0.1, 1.0)).plan(Power(0.1, 0.76))
     (Power(c=0.1, delta=1.0, offset=0.0), 0, 1.0)
     """
@@ -48,10 +50,7 @@ class OtherSchedule:
     schedule: Schedule
 
     def __post_init__(self) -> None:
-        if not isinstance(self.schedule, (Power, Constant)):
-            raise FedtaperError(
-                f"OtherSchedule needs a schedule such as Power(0.1, 1.0), not {self.schedule!r}"
-            )
+        checked_schedule("schedule", self.schedule)
 
     def plan(self, honest: Schedule) -> tuple[Schedule, int, float]:
         """Its own schedule; the update that this gives is sent unchanged."""

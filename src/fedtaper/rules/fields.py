@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.influence import checked_schedules
-from fedtaper.core.protocols import ProblemKind, missing_parts
+from fedtaper.core.protocols import ProblemKind, is_schedule, missing_parts
 from fedtaper.core.schedules import Schedule
 from fedtaper.rules.behaviours import Behaviour, checked
 
@@ -30,7 +30,7 @@ class PerClient:
     def __set__(self, experiment: Experiment, value: Sequence[Schedule] | Schedule) -> None:
         _check_problem(experiment.problem)
         given = tuple(checked_schedules(value))
-        alone = isinstance(value, Schedule)
+        alone = is_schedule(value)
         experiment.__dict__["schedules"] = given * experiment.num_clients if alone else given
 
 

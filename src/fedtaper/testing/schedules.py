@@ -8,7 +8,8 @@ import numpy as np
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.influence import influence
-from fedtaper.core.protocols import Schedule
+from fedtaper.core.protocols import Schedule, checked_schedule
+from fedtaper.core.schedules import Constant, Power
 from fedtaper.testing.checks import need, run_checks
 
 CLOCK = np.array([1.0, 2.0, 3.0, 10.0, 1e3, 1e6])
@@ -30,6 +31,8 @@ def check_schedule(schedule: Schedule) -> list[str]:
             _takes_numbers_and_arrays_alike,
             _is_hashable_and_equal_to_itself,
             _reaches_its_limit,
+            _its_limit_is_a_plain_schedule,
+            _equals_its_limit_once_it_has_settled,
             _refuses_a_clock_below_1,
             _works_in_influence,
         ],
@@ -37,7 +40,7 @@ def check_schedule(schedule: Schedule) -> list[str]:
 
 
 def _has_the_protocol_s_parts(schedule: Any) -> None:
-    need(isinstance(schedule, Schedule), "it lacks one of c, delta, formula, __call__")
+    checked_schedule("it", schedule)
     need(isinstance(schedule.formula, str) and schedule.formula, "formula is not a text")
 
 
@@ -61,6 +64,23 @@ def _is_hashable_and_equal_to_itself(schedule: Any) -> None:
 def _reaches_its_limit(schedule: Any) -> None:
     ratio = float(schedule(FAR)) * FAR**schedule.delta / schedule.c
     need(abs(ratio - 1) < 1e-3, f"a_n n^delta / c is {ratio:.6g} at n = {FAR:g}, not 1")
+
+
+def _its_limit_is_a_plain_schedule(schedule: Any) -> None:
+    limit = schedule.limit
+    need(isinstance(limit, (Power, Constant)), f"limit is {limit!r}, not a Power or a Constant")
+    for name in ("c", "delta", "offset"):
+        mine, its = getattr(schedule, name), getattr(limit, name)
+        need(mine == its, f"{name} is {mine!r}, and its limit's {its!r}")
+
+
+def _equals_its_limit_once_it_has_settled(schedule: Any) -> None:
+    settles = float(schedule.settles)
+    need(settles >= 1, f"settles is {settles:g}, and the clock starts at 1")
+    if settles < FAR:
+        n = np.geomspace(settles, 10 * settles, 5)
+        a, b = np.asarray(schedule(n)), np.asarray(schedule.limit(n))
+        need(np.allclose(a, b, rtol=1e-9, atol=0), f"{a} is not the limit's {b} at n = {n}")
 
 
 def _refuses_a_clock_below_1(schedule: Any) -> None:

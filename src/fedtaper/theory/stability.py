@@ -12,7 +12,6 @@ import numpy as np
 from fedtaper.core.checks import check_type
 from fedtaper.core.errors import FedtaperError, StabilityWarning, warn
 from fedtaper.core.protocols import as_quadratic, as_stream, is_quadratic
-from fedtaper.core.schedules import Constant
 from fedtaper.experiment import Experiment
 
 MEASURABLE = 200_000  # parameters up to which a curvature is measured unasked
@@ -151,7 +150,7 @@ def stability_at(experiment: Experiment, curvature: Any) -> Stability:
     peak, peak_round, growth = (math.nan, 0, math.nan) if scaled else _expected_growth(experiment)
     schedule = experiment.schedules[worst]
     offset = 0.0
-    if not isinstance(schedule, Constant):
+    if schedule.delta > 0:
         offset = math.ceil((schedule.c * curvature[worst]) ** (1 / schedule.delta)) - 1
     return Stability(
         clients=tuple(int(i) for i in bad),

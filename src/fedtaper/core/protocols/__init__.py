@@ -46,6 +46,8 @@ from fedtaper.core.protocols.rules import (
 )
 from fedtaper.core.protocols.schedules import (
     Schedule,
+    checked_schedule,
+    is_schedule,
 )
 
 __all__ = [
@@ -74,9 +76,11 @@ __all__ = [
     "as_network",
     "as_quadratic",
     "as_stream",
+    "checked_schedule",
     "is_combining",
     "is_network",
     "is_quadratic",
+    "is_schedule",
     "is_stream",
     "missing_parts",
 ]

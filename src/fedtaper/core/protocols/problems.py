@@ -68,13 +68,13 @@ class Problem(Protocol):
         ...
 
 
-def missing_parts(thing: Any) -> list[str]:
-    """The parts of :class:`Problem` that an object of the user's lacks, for a message.
+def missing_parts(thing: Any, protocol: type = Problem) -> list[str]:
+    """The parts of a protocol that an object of the user's lacks, for a message.
 
     >>> missing_parts(3)[:2]
     ['kind', 'default_clock']
     """
-    parts = [name for name in (*Problem.__annotations__, *vars(Problem)) if name[0] != "_"]
+    parts = [name for name in (*protocol.__annotations__, *vars(protocol)) if name[0] != "_"]
     nothing = object()
     looked = {part: getattr_static(thing, part, nothing) for part in parts}  # computes no property
     # not found so, it may still be passed on by the object's own __getattr__

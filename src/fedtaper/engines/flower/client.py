@@ -185,8 +185,7 @@ def as_schedule(numbers: Any) -> Schedule:
 
 def unscaled(schedule: Schedule) -> Schedule:
     """A schedule as it was before a controller moved its scale."""
-    found: Schedule = schedule.schedule if isinstance(schedule, Scaled) else schedule
-    return found
+    return schedule.schedule if isinstance(schedule, Scaled) else schedule
 
 
 def factor_of(schedule: Schedule, n: float) -> float:
@@ -196,5 +195,5 @@ def factor_of(schedule: Schedule, n: float) -> float:
 
 def as_numbers(schedule: Schedule) -> dict[str, float]:
     """A schedule, or its limit, as numbers that a message can hold."""
-    offset = schedule.offset if isinstance(schedule, (Power, Scaled)) else 0.0
-    return {"c": float(schedule.c), "delta": float(schedule.delta), "offset": float(offset)}
+    parts = {"c": schedule.c, "delta": schedule.delta, "offset": schedule.offset}
+    return {name: float(value) for name, value in parts.items()}
