@@ -1,6 +1,7 @@
 """Rules with memory, each against an independent loop written from its paper."""
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -267,3 +268,27 @@ def judged(how, c, wrong, seeds, rounds, steps):
     three = t_distribution.ppf(0.99865, seeds - 1)  # three standard errors, with few seeds more
     assert np.all(off(p) < three), off(p)
     assert np.any(off(wrong(p)) > 10), off(wrong(p))
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"local": ft.Scaffold(), "server": ft.Controlled},
+        {"local": ft.Dynamic(), "server": ft.DynamicServer},
+        {"server": ft.AverageMomentum},
+        {"server": ft.Adam},
+    ],
+    ids=lambda rules: rules["server"].__name__,
+)
+def test_a_mean_that_undoes_step_sizes_is_known_whatever_holds_it(rules):
+    erasing = rules | {"server": rules["server"](mean=ft.Normalised(over="step_sums"))}
+    problem = ft.LinearRegression(num_clients=3, samples=60)
+    schedules = [ft.Power(c, 0.8) for c in (0.1, 0.01, 0.01)]
+    e = ft.Experiment(problem, schedules, rounds=20, local_steps=2, **erasing)
+    np.testing.assert_allclose(e.effective_influence(0, 20), 1.0)
+    with pytest.raises(ft.FedtaperError, match="undoes the step sizes"):
+        ft.plan([1, 0.1, 0.1], 20, 2, **erasing)
+    with pytest.raises(ft.FedtaperError, match="nothing to steer"):
+        replace(e, steering=ft.Steering("minmax"))
+    kept = ft.plan([1, 0.1, 0.1], 20, 2, **(rules | {"server": rules["server"]()}))
+    np.testing.assert_allclose(kept.effective, [1, 0.1, 0.1], rtol=1e-6)

@@ -14,8 +14,8 @@ import numpy as np
 
 from fedtaper.core.checks import check_number
 from fedtaper.core.protocols import Array, Keeps, Memory
-from fedtaper.core.rules import PlainServer, Remembering
-from fedtaper.rules.server import Average, Normalised
+from fedtaper.core.rules import Remembering
+from fedtaper.rules.server import Average, Normalised, OfMean
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Scaffold(Remembering):
 
 
 @dataclass(frozen=True)
-class Controlled(PlainServer):
+class Controlled(OfMean):
     r"""SCAFFOLD's server: the mean, and c, the clients' mean gradient.
 
     .. math:: c \leftarrow (1 - s) c - s D / S
@@ -74,10 +74,6 @@ class Controlled(PlainServer):
 
     mean: Average | Normalised = field(default_factory=Average)
     travels: ClassVar[int] = 1
-
-    def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
-        """The weights of ``mean``."""
-        return self.mean.weights(samples, steps, step_sums)
 
     def init(self, w: Any) -> Memory:
         """No mean gradient is known yet."""
@@ -136,7 +132,7 @@ class Dynamic(Remembering):
 
 
 @dataclass(frozen=True)
-class DynamicServer(PlainServer):
+class DynamicServer(OfMean):
     r"""FedDyn's server: the mean, moved by the distance that all clients have gone so far.
 
     .. math:: h \leftarrow h - \alpha D, \qquad \bar w \leftarrow \bar w + D - h / \alpha
@@ -150,7 +146,7 @@ class DynamicServer(PlainServer):
 
     def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
         """Shares of the samples or of the clients, times the step sums, adding up to 1."""
-        usual = self.mean.weights(samples, steps, step_sums) * step_sums
+        usual = super().weights(samples, steps, step_sums) * step_sums
         return np.asarray(usual / usual.sum(axis=-1, keepdims=True))
 
     def init(self, w: Any) -> Memory:

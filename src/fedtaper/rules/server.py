@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core.checks import check_number, one_of
-from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import Memory
 from fedtaper.core.rules import PlainServer
 
@@ -68,6 +67,25 @@ class Normalised(PlainServer):
         return share * (own @ share)[:, None] / own
 
 
+class OfMean(PlainServer):
+    """A server rule that weights the clients' updates as a mean does, and then does more.
+
+    Each is a dataclass with ``mean`` as its last field: a field here would come before its others,
+    in calls and in the settings that run folders hold.
+    """
+
+    mean: Average | Normalised
+
+    @property
+    def erases_influence(self) -> bool:  # type: ignore[override]  # computed from a field
+        """Whether its mean does."""
+        return self.mean.erases_influence
+
+    def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
+        """The weights of ``mean``."""
+        return self.mean.weights(samples, steps, step_sums)
+
+
 def adagrad(v: Any, update: Any, b2: float) -> Any:
     """The second moment grows by the square: v + D^2."""
     return v + update * update
@@ -96,7 +114,7 @@ def scaled_step(w: Any, m: Any, v: Any, eta: float, tau: float) -> Any:
 
 
 @dataclass(frozen=True)
-class _Optimiser(PlainServer):
+class _Optimiser(OfMean):
     """Both moments of the mean update D, then a scaled step (Reddi et al. 2021)."""
 
     eta: float = 0.1
@@ -107,23 +125,11 @@ class _Optimiser(PlainServer):
     second: ClassVar[Any]
     rescales: ClassVar[bool] = True
 
-    @property
-    def erases_influence(self) -> bool:  # type: ignore[override]  # computed from a field
-        """Whether its mean does."""
-        return self.mean.erases_influence
-
     def __post_init__(self) -> None:
         for name in ("eta", "tau"):
             check_number(name, getattr(self, name), above=0.0)
         for name in ("b1", "b2"):
-            value = getattr(self, name)
-            check_number(name, value, low=0.0)
-            if value >= 1:
-                raise FedtaperError(f"{name} must be at least 0 and below 1, not {value!r}")
-
-    def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
-        """The weights of ``mean``."""
-        return self.mean.weights(samples, steps, step_sums)
+            check_number(name, getattr(self, name), low=0.0, below=1.0)
 
     def init(self, w: Any) -> Memory:
         """First moment 0; second moment tau^2, as in the FedOpt paper."""
@@ -165,7 +171,7 @@ def velocity(v: Any, update: Any, beta: float) -> Any:
 
 
 @dataclass(frozen=True)
-class AverageMomentum(PlainServer):
+class AverageMomentum(OfMean):
     """FedAvgM (Hsu et al. 2019): v = beta v + D, then w + v.
 
     The shared model moves 1 / (1 - beta) times as fast; ratios of influence do not change.
@@ -181,15 +187,6 @@ class AverageMomentum(PlainServer):
     def gain(self) -> float:  # type: ignore[override]  # computed from a field
         """What a long run of equal updates is multiplied by."""
         return 1 / (1 - self.beta)
-
-    @property
-    def erases_influence(self) -> bool:  # type: ignore[override]  # computed from a field
-        """Whether its mean does."""
-        return self.mean.erases_influence
-
-    def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:
-        """The weights of ``mean``."""
-        return self.mean.weights(samples, steps, step_sums)
 
     def init(self, w: Any) -> Memory:
         """No velocity."""
