@@ -161,3 +161,12 @@ def test_short_sums_have_numpys_bits():
             for given in (a, apart, a[:1], a[:0]):
                 assert np.array_equal(summed(given), given.sum(axis=1))
                 assert np.array_equal(norms(given), np.linalg.norm(given, axis=-1))
+
+
+def test_losses_are_the_same_wherever_they_are_asked_for(tiny):
+    from fedtaper.engines.steered import client_losses
+    from fedtaper.theory.losses import losses_of
+
+    w = np.array([0.3, -2.0])
+    assert np.array_equal(client_losses(tiny, w), tiny.losses(w))
+    assert np.array_equal(losses_of(tiny).values(w), tiny.losses(w))

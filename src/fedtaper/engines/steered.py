@@ -9,6 +9,7 @@ import numpy as np
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import Array, NetworkProblem, Problem, is_network, is_quadratic
 from fedtaper.problems.network import Minibatches, bind, evaluating
+from fedtaper.problems.quadratic import losses
 from fedtaper.problems.samples import converted
 
 TOGETHER = 1000  # samples of a network evaluated at once
@@ -17,8 +18,7 @@ TOGETHER = 1000  # samples of a network evaluated at once
 def client_losses(problem: Problem, w: Array) -> Array:
     """Each client's mean loss on all its samples, (L,), in double precision."""
     if is_quadratic(problem):
-        a, b, c = problem.moments
-        return np.asarray(0.5 * (np.einsum("i,lij,j->l", w, a, w) + c) - b @ w)
+        return losses(problem.moments, w)
     if not is_network(problem):
         raise FedtaperError(
             f"{type(problem).__name__} does not give its clients' losses: pass judge=, a function "

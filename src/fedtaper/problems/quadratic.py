@@ -27,6 +27,13 @@ def equilibrium(moments: Moments, p: ArrayLike) -> Array:
     return solved(np.einsum("...l,...lij->...ij", p, a), np.einsum("...l,...lj->...j", p, b))
 
 
+def losses(moments: Moments, w: ArrayLike) -> Array:
+    """Each client's loss w'A w / 2 - b'w + c / 2: (..., L) for models (..., d)."""
+    a, b, c = moments
+    w = np.asarray(w, dtype=np.float64)
+    return np.asarray(0.5 * (np.einsum("...i,lij,...j->...l", w, a, w) + c) - w @ b.T)
+
+
 def weighted(p: Array, terms: Array) -> Array:
     """The sum over clients of p_i times term i: (..., *shape) for terms (L, *shape).
 
@@ -82,9 +89,7 @@ class Quadratic:
 
     def losses(self, w: Array) -> Array:
         """Each client's loss: shape (..., L)."""
-        _, b, c = self.moments
-        w = np.asarray(w)
-        return np.asarray(0.5 * (c - np.einsum("...d,...ld->...l", w, b + self.mean_field(w))))
+        return losses(self.moments, w)
 
     def metrics(self, w: Array, p_n: Array, p: Array) -> dict[str, Array]:
         """What is tracked along trajectories w (seeds, rounds, d), influences p_n (rounds, L)."""

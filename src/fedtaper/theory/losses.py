@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedtaper.core.checks import check_problem
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import Problem, as_linear, is_network, is_quadratic
+from fedtaper.problems.quadratic import losses
 from fedtaper.theory.convexity import refuse_bent, refuse_random
 from fedtaper.theory.network_losses import TorchLosses, sample_covariance
 
@@ -108,9 +109,7 @@ class QuadraticLosses:
 
     def values(self, w: Array) -> Array:
         """Each client's loss: (..., L) for models (..., d)."""
-        a, b, c = self.problem.moments
-        w = np.asarray(w, dtype=np.float64)
-        return 0.5 * (np.einsum("...i,lij,...j->...l", w, a, w) + c) - w @ b.T
+        return losses(self.problem.moments, w)
 
     def gradients(self, w: Array) -> Array:
         """A w - b."""
