@@ -20,7 +20,7 @@ from fedtaper.core.checks import check_number, check_whole
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import checked_schedule
 from fedtaper.core.scaled import Scaled
-from fedtaper.core.schedules import Constant, Schedule
+from fedtaper.core.schedules import Schedule
 
 if TYPE_CHECKING:
     from fedtaper.experiment import Experiment
