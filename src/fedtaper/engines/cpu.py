@@ -39,7 +39,7 @@ WORTHWHILE = 1.0  # seconds of work left that pay for starting workers
 
 
 class Cpu:
-    """Networks on all cores."""
+    """Networks on all cores, in step or not."""
 
     name = "cpu"
     capabilities = Capabilities(
@@ -49,6 +49,7 @@ class Cpu:
         behaviours=True,
         combining=True,
         challenges=True,
+        delays=True,
         statistics=True,
         steering=True,
         ways=WAYS,
@@ -62,15 +63,21 @@ class Cpu:
         return 1
 
     def open(self, experiment: Experiment, state: State, options: Options) -> CpuSession:
-        """Workers start when the first rounds have shown that they pay off."""
-        return CpuSession(experiment, state, way=options.way)
+        """A session in step if all clients are in step, else one with old models."""
+        from fedtaper.engines.late import LateSession
+
+        kind = CpuSession if experiment.in_step else LateSession
+        return kind(experiment, state, way=options.way)
 
 
 ENGINE = Cpu()
 
 
 class CpuSession:
-    """The rounds of one run: shared model, server memory, workers."""
+    """The rounds of one run: shared model, server memory, workers.
+
+    Workers start when the first rounds have shown that they pay off.
+    """
 
     def __init__(
         self, experiment: Experiment, state: State, workers: int | None = None,

@@ -1,4 +1,4 @@
-"""Networks on the CPU whose updates are late, asynchronous or on their own clocks.
+"""Rounds of networks whose updates are late, asynchronous or on their own clocks.
 
 The models of the last rounds are kept in the State: 8 bytes per parameter, seed and model.
 """
@@ -14,28 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedtaper.core.protocols import Array, Block, Options, State
+from fedtaper.core.protocols import Array, Block, State
 from fedtaper.core.sketch import sketch
-from fedtaper.engines.cpu import Cpu, CpuSession, note
+from fedtaper.engines.cpu import CpuSession, note
 from fedtaper.engines.history import Timeline
 from fedtaper.experiment import Experiment
 from fedtaper.rules.arrivals import Arrivals
 from fedtaper.rules.behaviours import actual_step_sizes, tables
-
-
-class AnyOrder(Cpu):
-    """Networks on all cores, in step or not."""
-
-    capabilities = replace(Cpu.capabilities, delays=True)
-
-    def open(self, experiment: Experiment, state: State, options: Options) -> CpuSession:
-        """A session in step if all clients are in step, else one with old models."""
-        if experiment.in_step:
-            return super().open(experiment, state, options)
-        return LateSession(experiment, state, way=options.way)
-
-
-ENGINE = AnyOrder()
 
 
 class LateSession(CpuSession):

@@ -17,7 +17,7 @@ BUILT_IN = {
     "reference": "fedtaper.engines.reference",
     "compiled": "fedtaper.engines.compiled",
     "events": "fedtaper.engines.events",
-    "cpu": "fedtaper.engines.late",
+    "cpu": "fedtaper.engines.cpu",
     "cuda": "fedtaper.engines.cuda.engine",
     "flower": "fedtaper.engines.flower.engine",
 }

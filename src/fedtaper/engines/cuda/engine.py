@@ -23,9 +23,7 @@ class Cuda:
     """
 
     name = "cuda"
-    capabilities = replace(
-        late.ENGINE.capabilities, precisions=tuple(PRECISIONS), devices=("cuda",)
-    )
+    capabilities = replace(cpu.ENGINE.capabilities, precisions=tuple(PRECISIONS), devices=("cuda",))
 
     def check(self) -> None:
         """Refuse where there is no CUDA device."""
