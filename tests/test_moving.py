@@ -75,6 +75,19 @@ def test_streams_compiled_and_reference_agree():
         assert np.allclose(fast.w, slow.w, rtol=0, atol=1e-11)
 
 
+@pytest.mark.parametrize("name", ["mixed", "asynchronous", "adam"])
+def test_late_samples_are_of_the_round_that_they_are_drawn_for(name):
+    """Also where a client gets the same model again: it draws anew, from the same population."""
+    stream = ft.RegressionStream(num_clients=4, rho=(0.0, 0.5, 0.9, 0.99), feature_spread=1.0)
+    moving = ft.MovingRegression(stream, drift=0.1, change_round=10, change=2.0)
+    e = experiment(moving, **KINDS[name])
+    slow = ft.run(e, seeds=[0, 5], engine="reference", progress=False)
+    fast = ft.run(e, seeds=[0, 5], progress=False)
+    assert fast.engine == "events"
+    assert np.allclose(fast.w, slow.w, rtol=0, atol=1e-11)
+    assert np.abs(slow.w).max() < 100
+
+
 def test_networks_and_reference_agree():
     problem = ft.ImageClassification("digits", split=ft.Iid(), model="cnn", num_clients=4)
     for name in ("mixed", "asynchronous"):

@@ -38,6 +38,7 @@ from fedtaper.engines.history import Timeline
 from fedtaper.engines.steered import client_losses
 from fedtaper.engines.threads import over_threads
 from fedtaper.experiment import Experiment
+from fedtaper.rules.arrivals import drawn_in
 
 _GOLDEN, _MIX_2 = draws.GOLDEN, draws._MIX_2
 
@@ -97,7 +98,7 @@ class EventSession:
         assert block.w is not None and state.history is not None
         none = np.empty((0, 0, 0, 1))
         _rounds(
-            *_data(e, first, rounds), (0.0,) * (dim if dim <= WIDE else 1),
+            *_data(e, drawn_in(slots.draw)), (0.0,) * (dim if dim <= WIDE else 1),
             seeds.astype(np.uint64), slots.client, slots.base, slots.draw,
             slots.row - low, slots.factor, a, e.steps, weights, e.batch_sizes,
             e.local.added_curvature, rule, constants,
@@ -126,24 +127,36 @@ class EventSession:
 ENGINE = Events()
 
 
-def _data(e: Experiment, first: int, rounds: int) -> tuple[Any, ...]:
-    """Rows and their places, or the arrays that make a stream; the other is empty."""
+def _data(e: Experiment, drawn: NDArray[np.int64]) -> tuple[Any, ...]:
+    """Rows and their places, or the arrays that make a stream; the other is empty.
+
+    ``drawn`` is the round whose population each slot's samples are drawn from. The last two
+    arrays are the true parameters in some rounds, and where each slot finds its own in them.
+    """
     none = np.empty(0)
     if e.problem.kind == "linear":
         linear = as_linear(e.problem)
         starts = np.concatenate([[0], np.cumsum(linear.sizes)[:-1]])
-        no_targets = np.empty((0, 0, 0))
-        sizes = np.asarray(linear.sizes)
-        return linear.rows, starts, sizes, none, none, none, np.empty(0, np.int64), no_targets
+        sizes, no_targets = np.asarray(linear.sizes), np.empty((0, 0, 0))
+        return (
+            linear.rows,
+            starts,
+            sizes,
+            none,
+            none,
+            none,
+            np.empty(0, np.int64),
+            no_targets,
+            drawn,
+        )
     stream = as_stream(e.problem)
-    count = e.num_clients
-    nothing = np.zeros(count, dtype=np.int64)
-    targets = stream.targets(first, first + max(rounds, 1))
-    if len(targets) == 1:  # the same in every round
-        targets = np.broadcast_to(targets, (max(rounds, 1), *targets.shape[1:])).copy()
+    nothing = np.zeros(e.num_clients, dtype=np.int64)
+    low, high = (int(drawn.min()), int(drawn.max())) if drawn.size else (0, 0)
+    targets = np.ascontiguousarray(stream.targets(low, high + 1))
+    when = np.minimum(drawn - low, len(targets) - 1)  # a single row holds in every round
     return (
         np.empty((0, e.problem.dim + 1)), nothing, nothing,
-        stream.rhos, stream.spreads, stream.noise, stream.lengths, targets,
+        stream.rhos, stream.spreads, stream.noise, stream.lengths, targets, when,
     )  # fmt: skip
 
 
@@ -197,7 +210,7 @@ def _stream_gradient(
 
 @njit(nogil=True, cache=True, fastmath=FMA)
 def _rounds(  # noqa: PLR0912, PLR0915 (one loop nest: cutting it up would cost speed)
-    rows, starts, sizes, rhos, spreads, noises, lengths, targets, zeros,
+    rows, starts, sizes, rhos, spreads, noises, lengths, targets, when, zeros,
     seeds, client, base, draw, row, factor, a, steps, weights, batch_sizes,
     mu, rule, constants,
     w, history, first_moment, second_moment, first_round, dead_round, dead_client,
@@ -220,7 +233,6 @@ def _rounds(  # noqa: PLR0912, PLR0915 (one loop nest: cutting it up would cost 
                 i = client[z, k, slot]
                 if dead_round[z] > 0 or i < 0:
                     continue
-                own = z if weights.shape[0] > 1 else 0
                 batch_size = batch_sizes[i]
                 half, share = (batch_size + 1) // 2, 1.0 / batch_size
                 place, time = base[z, k, slot] % depth, row[z, k, slot]
@@ -233,7 +245,7 @@ def _rounds(  # noqa: PLR0912, PLR0915 (one loop nest: cutting it up would cost 
                         begin = (draw[z, k, slot] * steps[i] + step) * batch_size
                         _stream_gradient(
                             buffer, held, z, i, seeds[z], begin, batch_size, rhos[i], lengths[i],
-                            spreads[i], noises[i], targets[k, i], mine, gradient,
+                            spreads[i], noises[i], targets[when[z, k, slot], i], mine, gradient,
                         )  # fmt: skip
                     else:
                         _fill_batch(picks, key, step, half, np.uint64(sizes[i]))
@@ -245,7 +257,7 @@ def _rounds(  # noqa: PLR0912, PLR0915 (one loop nest: cutting it up would cost 
                     for j in range(dim):
                         pull = _direction(gradient[j] * share, mine[j], anchor[j], mu)
                         mine[j] -= a[time, step, i] * pull
-                finite = True
+                own, finite = z if weights.shape[0] > 1 else 0, True
                 for j in range(dim):
                     move = mine[j] - anchor[j]
                     moves[z, i, j] += move

@@ -22,6 +22,7 @@ from fedtaper.problems.streams import (
     population_moments,
     stream_batches,
 )
+from fedtaper.rules.arrivals import drawn_in
 
 if TYPE_CHECKING:
     from fedtaper.experiment import Experiment
@@ -133,7 +134,8 @@ class MovingRegression:
 
     def batches(self, e: Experiment, seed: int, client: int, round_: int) -> Iterator[Batch]:
         """The next samples of the client's stream, (x, y) for each local update."""
-        w = self.targets(round_, round_ + 1)[0, client]
+        now = drawn_in(round_)
+        w = self.targets(now, now + 1)[0, client]
         return stream_batches(self.stream, w, e, seed, client, round_)
 
     def every_sample(self, client: int) -> Batch:

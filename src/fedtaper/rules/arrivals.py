@@ -97,6 +97,11 @@ def drawn_by(base: Any, again: Any) -> Any:
     return base + again * AGAIN
 
 
+def drawn_in(draw: Any) -> Any:
+    """The round whose population those mini-batches are drawn from, where it moves."""
+    return draw % AGAIN
+
+
 def _own_count(client: Whole, num_clients: int) -> Whole:
     """How many updates of the same client came before each one."""
     flat = client.ravel()
