@@ -147,13 +147,13 @@ def test_engines_without_challenges_refuse():
 
     from fedtaper.core.protocols import Options
     from fedtaper.engines import registry
-    from fedtaper.engines.gate import _objections
+    from fedtaper.engines.gate import objections
 
     e = federation("wine", 0, challenges=PLAN)
     cpu = registry.get("cpu")
-    assert not any("challenges" in line for line in _objections(e, cpu, Options()))
+    assert not any("challenges" in line for line in objections(e, cpu, Options()))
     other = SimpleNamespace(name="theirs", capabilities=replace(cpu.capabilities, challenges=False))
-    assert any("sends no challenges" in line for line in _objections(e, other, Options()))
+    assert any("sends no challenges" in line for line in objections(e, other, Options()))
 
 
 def test_over_flower_as_in_simulation(tiny):

@@ -1,12 +1,13 @@
 """The contract kit, over everything that ships, and over things that break it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
 
 import fedtaper as ft
-from fedtaper.engines import compiled, reference
+from fedtaper.core.protocols import Capabilities
+from fedtaper.engines import reference, registry
 from fedtaper.rules.presets import PRESETS
 from fedtaper.testing import (
     ContractError,
@@ -51,15 +52,34 @@ def test_problems(number):
     check_problem(list(problems())[number])
 
 
-@pytest.mark.parametrize("engine", [reference.ENGINE, compiled.ENGINE], ids=lambda e: e.name)
-def test_engines_on_regression(engine):
-    check_engine(engine)
+IN_THIS_PROCESS = [name for name in registry.BUILT_IN if name != "flower"]  # test_flower_engine.py
 
 
-def test_the_network_engine():
-    from fedtaper.engines import cpu
+def ready(name):
+    """The engine of that name, if this machine can run it."""
+    try:
+        found = registry.get(name)
+        found.check()
+    except ft.FedtaperError as reason:
+        pytest.skip(str(reason))
+    return found
 
-    check_engine(cpu.ENGINE, list(problems())[2], close=1e-5)
+
+@pytest.mark.parametrize("name", IN_THIS_PROCESS)
+def test_engines(name):
+    engine = ready(name)
+    if "linear" in engine.capabilities.problems:
+        assert "agrees_on_short_batches" in check_engine(engine)
+    if "network" in engine.capabilities.problems:
+        close = {"reference": 1e-9, "cpu": 1e-5}.get(name, 1e-3)
+        assert "agrees_on_combining" in check_engine(engine, list(problems())[2], close)
+
+
+@pytest.mark.parametrize("name", ["reference", "events"])
+def test_engines_on_streams(name):
+    stream = ft.RegressionStream(num_clients=3, dim=2, rho=(0.0, 0.5, 0.9), feature_spread=1.0)
+    check_engine(ready(name), stream)
+    check_engine(ready(name), ft.MovingRegression(stream, drift=0.1))
 
 
 def test_a_broken_schedule_is_named():
@@ -113,3 +133,92 @@ def test_an_engine_that_differs_is_named():
 
     with pytest.raises(ContractError, match="agrees_with_the_reference"):
         check_engine(Off())
+
+
+class Liar(type(reference.ENGINE)):
+    """The reference, on an experiment without what it says it can do."""
+
+    def __init__(self, session=reference.ReferenceSession, **instead):
+        self.session, self.instead = session, instead
+
+    def open(self, experiment, state, options):
+        return self.session(replace(experiment, **self.instead), state)
+
+
+class Large(reference.ReferenceSession):
+    """Batches that are larger than what a client holds."""
+
+    def __init__(self, experiment, state):
+        vars(experiment)["batch_sizes"] = np.full(experiment.num_clients, experiment.batch_size)
+        super().__init__(experiment, state)
+
+
+class Steady(reference.ReferenceSession):
+    def steer(self, experiment):
+        pass
+
+
+class Mute(reference.ReferenceSession):
+    def answers(self, s, clients, model, round_, a):
+        return 0.9 * super().answers(s, clients, model, round_, a)
+
+
+class Ones(reference.ReferenceSession):
+    def advance(self, rounds):
+        block = super().advance(rounds)
+        if block.updates is not None:
+            block.updates = np.ones_like(block.updates)
+        return block
+
+
+class Sevens(reference.ReferenceSession):
+    def advance(self, rounds):
+        block = super().advance(rounds)
+        block.update_norms[:] = 7.0
+        return block
+
+
+class Alike(reference.ReferenceSession):
+    """Draws for all seeds what the first one draws."""
+
+    def __init__(self, experiment, state):
+        state.seeds = np.full_like(state.seeds, state.seeds[0])
+        super().__init__(experiment, state)
+
+
+PLAIN = {"local": ft.Sgd(), "server": ft.Average()}
+LATE = {"delays": None, "asynchronous": None, "own_clock": False}
+LIES = {
+    "agrees_with_the_reference": [Liar(Sevens)],
+    "agrees_on_updates": [Liar(Ones)],
+    "agrees_on_rules": [Liar(local=ft.Sgd()), Liar(server=ft.Average())],
+    "agrees_on_stateful_rules": [Liar(**PLAIN)],
+    "agrees_on_combining": [Liar(server=ft.Average())],
+    "agrees_on_participation": [Liar(participation=1.0), Liar(average_over="all")],
+    "agrees_on_behaviours": [Liar(behaviours={})],
+    "agrees_on_challenges": [Liar(Mute)],
+    "agrees_on_delays": [
+        Liar(**LATE), Liar(delays=None), Liar(asynchronous=None), Liar(own_clock=False),
+        Liar(staleness=ft.Undiscounted()), Liar(behaviours={}),
+    ],
+    "agrees_on_steering": [Liar(Steady)],
+    "agrees_on_short_batches": [Liar(Large), Liar(batch_size=5)],
+    "every_seed_is_its_own": [Liar(Alike)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("check", "number"), [(c, i) for c, m in LIES.items() for i in range(len(m))]
+)
+def test_an_engine_that_lies_is_named(check, number):
+    with pytest.raises(ContractError, match=f"{check}: (its .* from the reference's|a seed's)"):
+        check_engine(LIES[check][number])
+
+
+def test_there_is_a_liar_for_every_check_and_a_check_for_every_capability():
+    made = set(check_engine(reference.ENGINE))
+    assert made - set(LIES) == {"has_the_one_shape", "blocks_join_without_a_seam"}
+    flags = {one.name for one in fields(Capabilities) if one.type == "bool"}
+    not_compared = {"statistics", "memory_at_sites", "saves_each_round"}
+    seen = {name.removeprefix("agrees_on_") for name in made} | {"many_seeds"}
+    assert flags - not_compared <= seen

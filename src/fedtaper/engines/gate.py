@@ -69,7 +69,7 @@ def choose(experiment: Experiment, engine: str | Engine | None, options: Options
     refused = []
     for name in wanted:
         found = registry.get(name)
-        objection = next(_objections(experiment, found, options), None)
+        objection = next(objections(experiment, found, options), None)
         if objection is None:
             return validate(experiment, found, options)
         refused.append(objection)
@@ -78,7 +78,7 @@ def choose(experiment: Experiment, engine: str | Engine | None, options: Options
 
 def validate(experiment: Experiment, engine: Engine, options: Options) -> Engine:
     """The engine itself, or an error that says what it cannot do and what to use instead."""
-    for objection in _objections(experiment, engine, options):
+    for objection in objections(experiment, engine, options):
         raise FedtaperError(objection)
     engine.check()
     return engine
@@ -132,7 +132,7 @@ def _known_words(options: Options) -> None:
             raise FedtaperError(f"{name} must be {words}, not {value!r}")
 
 
-def _objections(e: Experiment, engine: Engine, options: Options) -> Iterator[str]:
+def objections(e: Experiment, engine: Engine, options: Options) -> Iterator[str]:
     """What is asked for and the engine cannot do, one line each."""
     name, can = engine.name, engine.capabilities
     kind = type(e.problem).__name__
