@@ -7,6 +7,7 @@ import warnings
 import zipfile
 import zlib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -254,6 +255,29 @@ class Half:
             lambda: ft.Experiment(Half(), ft.Power(0.1, 0.8), rounds=1, local_steps=1),
             "Half is not a problem yet: it has no default_clock, num_clients",
         ),
+        *[
+            (call, f"{name}: SimpleNamespace is not a problem yet: it has no default_clock, num_cl")
+            for name, call in {
+                "problem": lambda: ft.plan([1, 1], 5, 2, problem=SimpleNamespace(kind="linear")),
+                "held_out": lambda: ft.fair(
+                    regression().problem, held_out=SimpleNamespace(kind="quadratic")
+                ),
+                "judge": lambda: ft.run(
+                    regression(steering=ft.Steering("minmax")),
+                    judge=SimpleNamespace(kind="linear"),
+                ),
+            }.items()
+        ],
+        (lambda: ft.price(SimpleNamespace(kind="wrong")), "must be a problem such as"),
+        (lambda: ft.plan([1, 1], 5, 2, problem=ft.LinearRegression), "must be a problem such as"),
+        (lambda: ft.Clipped(norm=True), "norm must be a number above 0, not True"),
+        (
+            lambda: ft.Federation(("a",), wait=0),
+            "wait must be a number above 0, not 0; it is in se",
+        ),
+        (lambda: ft.Federation(("a",), restart_memory=1), "restart_memory must be True or False"),
+        (lambda: ft.Federation(("a",), max_growth="3"), "max_growth must be a number above 1"),
+        (lambda: ft.Federation(("a",), max_size_ratio=None), "max_size_ratio must be a number ab"),
         (lambda: ft.run(regression(), seeds=range(10**12)), "this many seeds would take"),
         (lambda: ft.run("e.toml"), "run needs an Experiment, not str"),
         (lambda: ft.audit(ft.run(regression()), n=[1]), "n= is for arrays: a Run has its own"),

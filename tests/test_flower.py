@@ -412,7 +412,7 @@ def test_buffer_of_all_sites_is_the_plain_round(tiny):
         ('[federation]\nsites = ["a", "a"]', "listed twice"),
         ('[federation]\nsites = ["a", "b/c"]', "not a valid site name"),
         ('[federation]\nsites = ["a", "b"]\nquorum = 3', "more than the 2 sites"),
-        ('[federation]\nsites = ["a", "b"]\ndeadline = -1', "seconds above 0"),
+        ('[federation]\nsites = ["a", "b"]\ndeadline = -1', "number above 0.* in seconds"),
         ('[federation]\nsits = ["a", "b"]', "did you mean 'sites'"),
         ('[federation]\nsites = ["a", "b"]\ntask = "no.such:task"', "cannot be loaded"),
     ],

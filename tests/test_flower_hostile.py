@@ -121,11 +121,11 @@ def test_twenty_thousand_metrics_are_not_looked_at(tiny, tmp_path):
         ({"max_size_ratio": math.nan}, "above 1"),
         ({"nodes": {"north": "5; rm"}}, "must be a number"),
         ({"nodes": [1]}, "table"),
-        ({"own_schedules": "yes"}, "true or false"),
+        ({"own_schedules": "yes"}, "True or False"),
         ({"task": 5}, "module:name"),
         ({"sites": "abc"}, "list of names"),
         ({"sites": 5}, "list of names"),
-        ({"deadline": True}, "seconds above 0"),
+        ({"deadline": True}, "number above 0.* in seconds"),
         ({"retries": 1.5}, "whole number"),
     ],
 )

@@ -95,7 +95,7 @@ def test_it_is_the_same_as_the_table_and_resumes(tmp_path, module):
     [
         ("no_such_module:make_problem", "No module named 'no_such_module'"),
         ("bare_problem:nothing", "has no attribute 'nothing'"),
-        ("bare_problem:seven", "returned int, which is not a problem"),
+        ("bare_problem:seven", "what bare_problem:seven returns must be a problem"),
         ("bare_problem:number", "bare_problem:number is not a class"),
         ("bare_problem:raises", "no such disk"),
         ("linear", "names code of your own, not 'linear'"),

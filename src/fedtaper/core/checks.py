@@ -181,21 +181,6 @@ def check_flag(name: str, value: Any) -> None:
         raise FedtaperError(f"{name} must be True or False, not {shown(value)}")
 
 
-def check_problem(what: str, value: Any) -> None:
-    """Refuse anything that is not a problem: a problem has a ``kind``."""
-    # anything may have been passed; this is the check that it declares what it is
-    if isinstance(value, type) or not _has_kind(value):
-        raise FedtaperError(
-            f"{what} needs a problem such as LinearRegression() or Custom(...), not {shown(value)}"
-        )
-
-
-def _has_kind(value: Any) -> bool:
-    # NumPy's types have a kind, too: one letter
-    kind = getattr(value, "kind", None)
-    return isinstance(kind, str) and len(kind) > 1
-
-
 def check_type(what: str, value: Any, kind: type) -> None:
     """Refuse an argument of another kind."""
     if not isinstance(value, kind):

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtaper.core.checks import as_path, check_number, check_problem
+from fedtaper.core.checks import as_path, check_number
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.protocols import checked_problem
 from fedtaper.core.tables import Brief, html, plain
 from fedtaper.outcomes.feasible import client_names, feasible
 from fedtaper.outcomes.limits import Limits, limits_of
@@ -196,7 +197,7 @@ def alone(losses: Losses, judged: Losses, start: Array) -> Array:
 
 
 def _alike(problem: Any, held_out: Any) -> Losses:
-    check_problem("held_out", held_out)
+    checked_problem("held_out", held_out)
     have, want = ((p.num_clients, p.dim) for p in (held_out, problem))
     if have != want:
         raise FedtaperError(

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtaper.core.checks import check_number, check_problem, one_of, whole_list
+from fedtaper.core.checks import check_number, one_of, whole_list
 from fedtaper.core.errors import FedtaperError
-from fedtaper.core.protocols import as_network, is_quadratic
+from fedtaper.core.protocols import as_network, checked_problem, is_quadratic
 from fedtaper.core.schedules import Power
 from fedtaper.experiment import Experiment
 from fedtaper.simulation.drive import run as simulate
@@ -62,7 +62,7 @@ def price(
     chosen = whole_list("seeds", seeds)
     e = source if isinstance(source, Experiment) else None
     problem = source.problem if e is not None else source
-    check_problem("price", problem)
+    checked_problem("problem", problem)
     small = is_quadratic(problem) or problem.dim <= LARGEST
     if method == "exact" or (method == "auto" and small):
         given = e.influence().raw if e is not None else p

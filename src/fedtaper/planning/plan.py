@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import as_list, as_path, check_problem
+from fedtaper.core.checks import as_list, as_path
 from fedtaper.core.errors import AssumptionWarning, FedtaperError, warn
+from fedtaper.core.protocols import checked_problem
 from fedtaper.core.schedules import Power
 from fedtaper.core.tables import html, label, plain
 from fedtaper.experiment import Experiment
@@ -223,8 +224,7 @@ def _problem(problem: Any, target: Target, num_clients: int | None, sizes: Any) 
     if problem is not None:
         if sizes is not None:
             raise FedtaperError("give problem= or sizes=, not both: a problem has its own sizes")
-        check_problem("plan", problem)
-        return problem
+        return checked_problem("problem", problem)
     count = num_clients
     listed = isinstance(sizes, Sequence) or (isinstance(sizes, np.ndarray) and sizes.ndim > 0)
     if count is None and listed and np.ndim(as_list("sizes", sizes)[:1]) == 1:

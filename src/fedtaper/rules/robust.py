@@ -8,14 +8,12 @@ larger, and a robust mean distrusts large updates. ``erases_influence`` states t
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from fedtaper.core.checks import check_whole, one_of
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.checks import check_number, check_whole, one_of
 from fedtaper.core.rules import PlainServer
 from fedtaper.rules.server import Array, _shares
 
@@ -86,9 +84,8 @@ class Clipped(PlainServer):
 
     def __post_init__(self) -> None:
         one_of("by", self.by, ("uniform", "samples"))
-        number = isinstance(self.norm, (int, float)) and not isinstance(self.norm, bool)
-        if self.norm is not None and not (number and 0 < self.norm < math.inf):
-            raise FedtaperError(f"norm must be a finite number above 0, not {self.norm!r}")
+        if self.norm is not None:
+            check_number("norm", self.norm, above=0.0)
 
     @property
     def erases_influence(self) -> bool:  # type: ignore[override]  # computed from a field

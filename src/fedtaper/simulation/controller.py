@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from fedtaper.core.checks import check_problem
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import (
     Array,
     Session,
     State,
     Steerable,
+    checked_problem,
     is_network,
     is_quadratic,
 )
@@ -141,7 +141,7 @@ def _judge(e: Experiment, judge: Any) -> Judge | None:
     if callable(judge):
         found: Judge = judge
         return found
-    check_problem("judge", judge)
+    checked_problem("judge", judge)
     if judge.num_clients != e.num_clients or judge.dim != e.problem.dim:
         raise FedtaperError(
             f"the held-out problem has {judge.num_clients} clients and {judge.dim} parameters; it "

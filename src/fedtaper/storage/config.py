@@ -12,7 +12,7 @@ import numpy as np
 
 from fedtaper.core.checks import as_path, check_flag, check_type
 from fedtaper.core.errors import FedtaperError, nearest, one_line
-from fedtaper.core.protocols import Problem, missing_parts
+from fedtaper.core.protocols import checked_problem
 from fedtaper.core.schedules import Schedule
 from fedtaper.experiment import Experiment
 from fedtaper.problems.linear import LinearRegression
@@ -201,17 +201,6 @@ def _misplaced(tree: dict[str, Any]) -> None:
             )
 
 
-def _checked(made: Any, path: str) -> Any:
-    """What the user's function returned, if it is a problem."""
-    if isinstance(made, Problem):
-        return made
-    raise FedtaperError(
-        f"[problem]: {path} returned {type(made).__name__}, which is not a problem "
-        f"(it has no {', '.join(missing_parts(made)[:3])}): return ft.Custom(...) or another "
-        "problem"
-    )
-
-
 def _problem(table: dict[str, Any], folder: Path, given: Any, find: kinds.Find) -> Any:
     kind = table.get("kind", "linear")
     if kind == CUSTOM and given is None:
@@ -223,7 +212,7 @@ def _problem(table: dict[str, Any], folder: Path, given: Any, find: kinds.Find) 
         return _recorded(table) if given is None else given
     if names.is_import_path(kind):
         made = kinds.build_own(table, "[problem]", find, "the problem")
-        return _checked(made, kind) if given is None else given
+        return checked_problem(f"[problem]: what {kind} returns", made) if given is None else given
     if not isinstance(kind, str) or kind not in kinds.PROBLEMS:
         raise FedtaperError(
             f"there is no problem kind {kind!r}: use one of {', '.join(kinds.PROBLEMS)}, or "

@@ -8,9 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.checks import check_problem
 from fedtaper.core.errors import FedtaperError
-from fedtaper.core.protocols import Problem, as_linear, is_network, is_quadratic
+from fedtaper.core.protocols import Problem, as_linear, checked_problem, is_network, is_quadratic
 from fedtaper.problems.quadratic import losses
 from fedtaper.theory.convexity import refuse_bent, refuse_random
 from fedtaper.theory.network_losses import TorchLosses, sample_covariance
@@ -59,7 +58,7 @@ class Losses(Protocol):
 
 def losses_of(problem: Problem) -> Losses:
     """The losses of a problem: in closed form where they are quadratic, by torch otherwise."""
-    check_problem("this", problem)
+    checked_problem("problem", problem)
     if is_quadratic(problem):
         return QuadraticLosses(problem)
     if not is_network(problem):

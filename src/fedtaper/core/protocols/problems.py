@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from inspect import getattr_static
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeGuard, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    TypeGuard,
+    get_args,
+    runtime_checkable,
+)
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedtaper.core.checks import shown
 from fedtaper.core.errors import FedtaperError
 
 if TYPE_CHECKING:
@@ -79,6 +89,26 @@ def missing_parts(thing: Any, protocol: type = Problem) -> list[str]:
     looked = {part: getattr_static(thing, part, nothing) for part in parts}  # computes no property
     # not found so, it may still be passed on by the object's own __getattr__
     return [part for part in parts if looked[part] is nothing and not hasattr(thing, part)]
+
+
+def checked_problem(what: str, value: Any) -> Problem:
+    """The value, or an error that says what it lacks to be a problem."""
+    # the one place that looks at an unknown object: what it says of itself, nothing else
+    kind = getattr_static(value, "kind", None)
+    if isinstance(value, type) or not (isinstance(kind, str) and kind in get_args(ProblemKind)):
+        raise FedtaperError(
+            f"{what} must be a problem such as LinearRegression() or Custom(...), not "
+            f"{shown(value)}; a problem of your own must fulfil fedtaper.core.protocols.Problem"
+        )
+    missing = [] if kind == "recorded" else missing_parts(value)  # that one has only sizes
+    if missing:
+        raise FedtaperError(
+            f"{what}: {type(value).__name__} is not a problem yet: it has no "
+            f"{', '.join(missing[:3])}; a problem of your own must fulfil "
+            "fedtaper.core.protocols.Problem"
+        )
+    found: Problem = value
+    return found
 
 
 @runtime_checkable

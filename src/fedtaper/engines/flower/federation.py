@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import importlib
 import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedtaper.core.checks import check_number, check_whole
+from fedtaper.core.checks import check_flag, check_number, check_whole
 from fedtaper.core.errors import FedtaperError, nearest
 
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -119,9 +118,7 @@ class Federation:
             if self.sites.count(name) > 1:
                 raise FedtaperError(f"the site {name!r} is listed twice in sites")
         for name in ("deadline", "wait"):
-            if not _is_number(getattr(self, name), 0):
-                value = getattr(self, name)
-                raise FedtaperError(f"{name} must be a number of seconds above 0, not {value!r}")
+            check_number(name, getattr(self, name), above=0.0, hint="; it is in seconds")
         self._check_privacy()
         check_whole("retries", self.retries, low=0)
         for name in ("quorum", "buffer"):
@@ -153,15 +150,12 @@ class Federation:
 
     def _check_trust(self) -> None:
         for name in ("own_schedules", "restart_memory"):
-            if not isinstance(getattr(self, name), bool):
-                value = getattr(self, name)
-                raise FedtaperError(f"{name} must be true or false, not {value!r}")
+            check_flag(name, getattr(self, name))
         if self.task is not None and not isinstance(self.task, str):
             raise FedtaperError(f'task must be "module:name", not {self.task!r}')
         for name in ("max_size_ratio", "max_growth"):
-            value = getattr(self, name)
-            if not (name == "max_growth" and value is None) and not _is_number(value, 1):
-                raise FedtaperError(f"{name} must be a number above 1, not {value!r}")
+            if getattr(self, name) is not None or name == "max_size_ratio":
+                check_number(name, getattr(self, name), above=1.0)
         for name in self.metrics:
             if not (isinstance(name, str) and METRIC_NAME.fullmatch(name)):
                 raise FedtaperError(
@@ -214,12 +208,6 @@ class Federation:
         if not isinstance(found, Task):
             raise FedtaperError(f"{self.task} must be a fedtaper.Task, not {type(found).__name__}")
         return found
-
-
-def _is_number(value: Any, above: float) -> bool:
-    """Whether it is a finite number above that."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and above < value <= sys.float_info.max  # an int may be larger
 
 
 def numbered(count: int) -> tuple[str, ...]:
