@@ -160,26 +160,23 @@ def test_population_intervals_over_data_sets():
     assert np.mean(narrow) < 0.85  # without the sampling of the data they are too narrow
 
 
-def test_logistic_and_momentum_in_the_compiled_study_are_the_reference_s():
+def test_logistic_models_of_the_compiled_study_are_the_reference_s():
     problem, data, decay = logistic(clients=3, samples=60, dim=2)
     e = ft.Experiment(problem, ft.Power(0.5, 0.76), 3, 4, batch_size=15)
     x = [np.column_stack([a, np.ones(len(a))]) for a, _ in data]
     y = [b for _, b in data]
-    made = last_models(e, x, y, np.array([0, 7]), logistic=True, decay=decay)
+    made = last_models(e, x, y, np.array([0, 7]), decay)
     for j, seed in enumerate((0, 7)):
         slow = ft.run(ft.Experiment(problem, ft.Power(0.5, 0.76), 3, 4, batch_size=15, seed=seed),
                       engine="reference", progress=False)  # fmt: skip
         np.testing.assert_allclose(made[j], slow.w[-1], atol=1e-7)
-    e = small(rounds=20)
-    same = last_models(e, list(e.problem.x), list(e.problem.y), np.array([0]))
-    np.testing.assert_allclose(same[0], ft.run(e, progress=False).w[-1], atol=1e-12)
 
 
 def test_logistic_coverage():
     problem, data, decay = logistic(clients=4, samples=150, dim=2)
     e = ft.Experiment(problem, ft.Power(8.0, 0.76, 200), 600, 5, batch_size=20)
     x = [np.column_stack([a, np.ones(len(a))]) for a, _ in data]
-    w = last_models(e, x, [b for _, b in data], np.arange(300), logistic=True, decay=decay)
+    w = last_models(e, x, [b for _, b in data], np.arange(300), decay)
     found = fluctuation(e, 3000.0)
     inside = np.abs(w - found.target - found.lag) < 1.96 * np.sqrt(np.diag(found.covariance))
     assert np.all(np.abs(inside.mean(axis=0) - 0.95) < 0.05)
@@ -187,12 +184,10 @@ def test_logistic_coverage():
 
 @pytest.mark.parametrize("keeps", ["round", "run"])
 def test_momentum(keeps):
-    """The covariance of momentum, over seeds of the compiled study."""
+    """The covariance of momentum, over seeds."""
     e = small(ft.Power(0.01, 0.76, 30), local=ft.Momentum(0.8, reset=keeps == "round"))
     e = replace(e, rounds=800)
-    plain = small(ft.Power(0.01, 0.76, 30), rounds=800)
-    data = list(e.problem.x), list(e.problem.y)
-    w = last_models(plain, *data, np.arange(300), beta=0.8, fresh=keeps == "round")
+    w = ft.run(e, seeds=range(300), progress=False, thin=100).w[:, -1]
     found = fluctuation(e, 3200.0)
     ratio = w.std(axis=0) / np.sqrt(np.diag(found.covariance))
     assert np.all(np.abs(ratio - 1) < 0.15)  # over three standard errors

@@ -57,18 +57,13 @@ def scenarios(seed: int) -> dict[str, tuple[Experiment, Callable[..., Array] | N
     absent = replace(cases["case 1 of the paper"], participation=0.5)
     found["participation 0.5"] = (absent, None)
     slow = Experiment(problem, Power(0.02, 0.76, 50), ROUNDS, LOCAL_STEPS)
-    heavy = replace(slow, local=Momentum(0.8))
-
-    def with_momentum(seeds: NDArray[np.int64]) -> Array:
-        return last_models(slow, list(problem.x), list(problem.y), seeds, beta=0.8)
-
-    found["momentum 0.8"] = (heavy, with_momentum)
+    found["momentum 0.8"] = (replace(slow, local=Momentum(0.8)), None)
     made = logistic(5, 200, 3, seed)
     curve = Experiment(made.problem, Power(8.0, 0.76, 200), ROUNDS, LOCAL_STEPS, batch_size=20)
 
     def by_logistic(seeds: NDArray[np.int64]) -> Array:
         x, y = list(made.x), list(made.y)
-        return last_models(curve, x, y, seeds, logistic=True, decay=DECAY)
+        return last_models(curve, x, y, seeds, DECAY)
 
     found["logistic regression"] = (curve, by_logistic)
     return found

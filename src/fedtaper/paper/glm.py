@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
-"""Many seeds of small models that the compiled engine does not run: logistic, momentum.
+"""Many seeds of logistic regression, which the compiled engine does not run.
 
 The same draws and the same arithmetic as the other engines (tested against the reference
 engine), compiled for thousands of seeds of a study.
@@ -28,23 +28,16 @@ def last_models(
     x: list[Array],
     y: list[Array],
     seeds: NDArray[np.int64],
-    *,
-    logistic: bool = False,
     decay: float = 0.0,
-    beta: float = 0.0,
-    fresh: bool = False,
 ) -> Array:
     """The shared model after the last round, (seeds, d).
 
     Args:
         e: clock, step sizes, batch size and server weights; every client takes part.
         x: features of each client (a column of ones for an intercept).
-        y: responses, 0 or 1 for logistic.
+        y: responses, 0 or 1.
         seeds: of the runs.
-        logistic: use the logistic loss instead of half the squared residual.
         decay: adds decay / 2 times the square of the model.
-        beta: momentum of the clients: v <- beta v + gradient, w <- w - a v, kept for the run.
-        fresh: momentum starts at 0 in every round instead.
     """
     rows = np.concatenate([np.column_stack(pair) for pair in zip(x, y, strict=True)])
     sizes = np.array([len(one) for one in y], dtype=np.uint64)
@@ -52,7 +45,7 @@ def last_models(
     a = e.step_sizes(0, e.rounds)
     weights = np.ascontiguousarray(e.server_weights(a.sum(axis=1)))
     w = np.stack([e.problem.initial(int(s)) for s in seeds])
-    settings = (e.steps, e.batch_size, logistic, decay, beta, fresh)
+    settings = (e.steps, e.batch_sizes, decay)
 
     def work(low: int, high: int) -> None:
         keys = _keys(seeds[low:high], e.rounds, e.num_clients)
@@ -77,19 +70,16 @@ def _keys(seeds: NDArray[np.int64], rounds: int, clients: int) -> NDArray[np.uin
 
 
 @njit(nogil=True, cache=True)
-def _runs(rows, starts, sizes, keys, a, weights, steps, batch, logistic, decay, beta, fresh, w):
+def _runs(rows, starts, sizes, keys, a, weights, steps, batches, decay, w):
     dim, clients = w.shape[1], len(starts)
-    half = (batch + 1) // 2
-    picks = np.empty(2 * half, dtype=np.uint32)
+    picks = np.empty(2 * ((batches.max() + 1) // 2), dtype=np.uint32)
     mine, gradient, update = np.empty(dim), np.empty(dim), np.empty(dim)
     for z in range(len(w)):
-        speed = np.zeros((clients, dim))
         for k in range(a.shape[0]):
             update[:] = 0.0
             for i in range(clients):
                 mine[:] = w[z]
-                if fresh:
-                    speed[i] = 0.0
+                batch, half = batches[i], (batches[i] + 1) // 2
                 for step in range(steps[i]):
                     _fill_batch(picks, keys[z, k, i], step, half, sizes[i])
                     gradient[:] = 0.0
@@ -98,15 +88,12 @@ def _runs(rows, starts, sizes, keys, a, weights, steps, batch, logistic, decay, 
                         score = 0.0
                         for j in range(dim):
                             score += rows[row, j] * mine[j]
-                        if logistic:
-                            score = 1.0 / (1.0 + np.exp(-score))
-                        residual = score - rows[row, dim]
+                        residual = 1.0 / (1.0 + np.exp(-score)) - rows[row, dim]
                         for j in range(dim):
                             gradient[j] += residual * rows[row, j]
                     for j in range(dim):
                         pull = gradient[j] / batch + decay * mine[j]
-                        speed[i, j] = beta * speed[i, j] + pull
-                        mine[j] -= a[k, step, i] * speed[i, j]
+                        mine[j] -= a[k, step, i] * pull
                 for j in range(dim):
                     update[j] += weights[k, i] * (mine[j] - w[z, j])
             for j in range(dim):
