@@ -3,7 +3,10 @@
 import ast
 import re
 from pathlib import Path
+from typing import get_args
 
+from fedtaper.core import protocols
+from fedtaper.core.protocols import Problem, ProblemKind
 from fedtaper.engines import gate, registry
 
 ROOT = Path(__file__).parents[1]
@@ -21,6 +24,22 @@ def test_the_map_names_every_room_and_no_other():
     }
     files = {path.name for path in SOURCE.glob("*.*")} - PLAIN
     assert named == folders | files
+
+
+def test_every_kind_of_problem_is_named_where_kinds_are_explained():
+    for text in ((ROOT / "docs/design.md").read_text(), Problem.__doc__):
+        assert [kind for kind in get_args(ProblemKind) if f'"{kind}"' not in text] == []
+
+
+def test_the_contract_names_the_protocols_that_stand_elsewhere():
+    named = set(re.findall(r":class:`([\w.]+)`", protocols.__doc__))
+    found = set()
+    for path in SOURCE.rglob("*.py"):
+        module = ".".join(("fedtaper", *path.relative_to(SOURCE).with_suffix("").parts))
+        classes = re.findall(r"@runtime_checkable\nclass (\w+)\(", path.read_text())
+        if "protocols" not in path.parts:
+            found |= {f"{module}.{name}" for name in classes}
+    assert named == found
 
 
 def probes(tree):

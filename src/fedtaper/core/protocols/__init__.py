@@ -1,12 +1,19 @@
 """The contract: what problems, rules, schedules and engines promise one another.
 
-Every exchangeable part is described here, and nowhere else. Nothing in the package asks an
-object which attributes it happens to have: a problem states its ``kind``, a rule states what it
-keeps, an engine states its ``capabilities``, and one gate (``engines/gate.py``) compares what is
-asked for with what the engine can do. ``fedtaper.testing`` checks an implementation against its
-protocol.
+Whether an object of your own fulfils its protocol is checked once, where it comes in. From then
+on nothing asks it which attributes it happens to have: a problem states its ``kind``, a rule
+states what it keeps, an engine states its ``capabilities``, and one gate (``engines/gate.py``)
+compares what is asked for with what the engine can do. ``fedtaper.testing`` checks an
+implementation against its protocol.
 
-One page for each: :mod:`problems`, :mod:`rules`, :mod:`schedules` and :mod:`engines`.
+One page for each: :mod:`problems`, :mod:`rules`, :mod:`schedules` and :mod:`engines`. Five smaller
+parts can be your own as well; their protocols stand beside those that ship:
+
+- :class:`fedtaper.core.participation.Participation`: who takes part in a round
+- :class:`fedtaper.rules.behaviours.Behaviour`: what a client does instead of what it declared
+- :class:`fedtaper.rules.delays.Delay`: by how many rounds an update is late
+- :class:`fedtaper.rules.staleness.Staleness`: how much a late update counts
+- :class:`fedtaper.problems.data.splits.Split`: which samples each client holds
 """
 
 from fedtaper.core.protocols.engines import (

@@ -34,9 +34,10 @@ class Problem(Protocol):
     """What the clients minimise: enough for the reference engine to train on it.
 
     ``kind`` states which of the richer protocols it also fulfils: "linear"
-    (:class:`LinearProblem`), "quadratic" (:class:`QuadraticProblem`), "network"
-    (:class:`NetworkProblem`), "gradient" (this one alone), or "recorded" (sizes only: it can be
-    reported, not trained).
+    (:class:`LinearProblem`), "quadratic" (:class:`QuadraticProblem`), "stream"
+    (:class:`StreamProblem` and :class:`QuadraticProblem`), "moving" (:class:`StreamProblem`),
+    "network" (:class:`NetworkProblem`), "gradient" (this one alone), or "recorded" (sizes only: it
+    can be reported, not trained).
     """
 
     kind: ClassVar[ProblemKind]

@@ -317,7 +317,7 @@ class GridSession:
         )
 
     def sync(self) -> None:
-        """Nothing to do: the State shares the arrays held here."""
+        """Put the model, the memory and the stamps of the sites' memories into the State."""
         self.state.w = self.w[None]
         self.state.memory = tuple(value[None] for value in self.memory)
         if self.stamps is not None:
