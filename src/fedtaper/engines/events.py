@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from fedtaper.core import draws
 from fedtaper.core.protocols import Array, Block, Capabilities, Options, State, as_linear, as_stream
