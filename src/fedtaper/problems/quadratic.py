@@ -94,6 +94,8 @@ class Quadratic:
     def metrics(self, w: Array, p_n: Array, p: Array) -> dict[str, Array]:
         """What is tracked along trajectories w (seeds, rounds, d), influences p_n (rounds, L)."""
         a, b, c = self.moments
+        # products of the same numbers that lie differently in memory differ in their last bits
+        w, p_n = np.array(w, order="C"), np.array(p_n, order="C")
         if (p_n == p_n[0]).all():  # equal schedules: one equilibrium serves every round
             p_n = p_n[:1]
         p_n = checked_influences(p_n, len(b))
