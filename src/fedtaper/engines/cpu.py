@@ -27,7 +27,8 @@ from fedtaper.core.protocols import (
 )
 from fedtaper.core.sketch import SKETCH, sketch
 from fedtaper.engines import KEEP_DIM, WAYS, taken_part
-from fedtaper.engines.network_client import Client, Lane, one_thread, single_precision
+from fedtaper.engines.network_client import Client, Lane, one_thread
+from fedtaper.engines.precision import single_precision
 from fedtaper.engines.stacked.ways import trainer_of
 from fedtaper.engines.steered import network_losses
 from fedtaper.engines.workers import Workers, can_fork, cores
@@ -109,9 +110,11 @@ class CpuSession:
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
-        """Torch as this session needs it; afterwards the caller's settings and generator return."""
-        precision = single_precision(self.own.device, self.exact)
-        with one_thread(), torch.random.fork_rng(devices=[]), precision:
+        """Torch as this session needs it; the caller's settings and generators return afterwards."""
+        device = self.own.device
+        gpus = [] if device == "cpu" else [device]
+        precision = single_precision(device, self.exact)
+        with one_thread(), torch.random.fork_rng(gpus), precision:
             yield
 
     def advance(self, rounds: int) -> Block:

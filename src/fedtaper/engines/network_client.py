@@ -141,19 +141,3 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def single_precision(device: str, exact: bool) -> Iterator[None]:
-    """Products on a GPU in TF32 (ten bits of each factor and full sums), unless ``exact``."""
-    units: list[Any] = []
-    if device != "cpu":
-        units = [torch.backends.cuda.matmul, torch.backends.cudnn]
-    before = [unit.allow_tf32 for unit in units]
-    for unit in units:
-        unit.allow_tf32 = not exact
-    try:
-        yield
-    finally:
-        for unit, allowed in zip(units, before, strict=True):
-            unit.allow_tf32 = allowed
