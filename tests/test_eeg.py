@@ -72,6 +72,16 @@ def test_cpu_agrees_with_the_reference():
     assert np.allclose(fast.w, slow.w, atol=2e-5)
 
 
+def test_scores_are_made_in_evaluation_mode(folds):
+    """As a GPU's module is scored: where it is, and without what only training does."""
+    torch = pytest.importorskip("torch")
+    problem = folds[1]
+    module = torch.nn.Sequential(problem.module(), torch.nn.Dropout(0.9))
+    first = problem.scores(module)
+    assert first == problem.scores(module) == problem.scores(module[0])
+    assert module.training and module[1].training
+
+
 def test_infant_scores_are_means_over_windows(folds):
     problem = folds[2]
     w = np.random.default_rng(0).normal(size=problem.dim)

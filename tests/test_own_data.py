@@ -318,6 +318,23 @@ def test_evaluation_mode_and_back():
     assert model.training and model.dropout.training and not model.still.training
 
 
+def test_evaluate_gets_a_model_on_the_cpu_wherever_it_is_trained(monkeypatch):
+    """There is no GPU here: "meta" is elsewhere, and has no numbers, so they are handed over."""
+    from fedtaper.problems import custom as room
+
+    problem = custom([arrays(0)], evaluate=lambda m: {"at": m(torch.ones(3)), "on": m.training})
+    w = torch.arange(float(problem.dim))
+    monkeypatch.setattr(room, "flat_parameters", lambda module: w)
+    elsewhere = problem.module().to("meta")
+    wanted = problem.module()
+    torch.nn.utils.vector_to_parameters(w, wanted.parameters())
+    for _ in range(2):
+        with torch.no_grad():
+            assert problem.scores(elsewhere) == {"at": float(wanted(torch.ones(3))), "on": 0.0}
+        w += 1
+        torch.nn.utils.vector_to_parameters(w, wanted.parameters())
+
+
 def test_what_evaluate_draws_depends_on_nothing_but_the_model():
     def spread(model):
         draws = (torch.randn(3), np.random.normal(size=3))  # noqa: NPY002

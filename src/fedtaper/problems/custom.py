@@ -20,12 +20,12 @@ from fedtaper.core.protocols import Problem, ProblemKind, Unit
 from fedtaper.problems.network import (
     Minibatches,
     Network,
+    bind,
     evaluating,
-    every_sample,
     first_model,
+    flat_parameters,
     minibatches,
     need_torch,
-    size_of,
     statistics_of,
 )
 from fedtaper.problems.randomness import seeded
@@ -170,11 +170,6 @@ class Custom(Network):
             raise FedtaperError(f"init() must make a torch.nn.Module, not {type(made).__name__}")
         return usable(made, average_buffers=self.buffers == "average")
 
-    @cached_property
-    def dim(self) -> int:
-        """How many numbers are sent: the model's trained parameters."""
-        return size_of(self.module())
-
     def initial(self, seed: int) -> Array:
         """The shared model before round 1."""
         return first_model(self._made, seed, 1)
@@ -210,10 +205,6 @@ class Custom(Network):
             )
         return found
 
-    def every_sample(self, client: int) -> Minibatches:
-        """All of a client's samples as one batch."""
-        return every_sample(int(self.sizes[client]))
-
     def take(self, client: int, batch: Minibatches, dtype: Any = None) -> tuple[Any, ...]:
         """A mini-batch as the loss's arguments; ``dtype`` for floats (default: single)."""
         import torch
@@ -241,15 +232,22 @@ class Custom(Network):
             )
         return loss, right
 
+    @cached_property
+    def _shown(self) -> torch.nn.Module:
+        """What ``evaluate`` gets of a model that is trained on a GPU: a copy on the CPU."""
+        return self.module()
+
     def scores(self, module: Any) -> dict[str, float]:
-        """The user's own metrics of the shared model, in evaluation mode.
+        """The user's own metrics of the shared model, in evaluation mode, on the CPU.
 
         What ``evaluate`` draws is the same every time: the numbers depend on the model alone.
         """
         if self.evaluate is None:
             return {}
-        device = next(module.parameters()).device
-        with own_code("evaluate"), evaluating(module), seeded(_EVALUATED, device):
+        if next(module.parameters()).device.type != "cpu":  # where the user's data are not
+            trained, module = flat_parameters(module).cpu(), self._shown
+            bind(module, trained)
+        with own_code("evaluate"), evaluating(module), seeded(_EVALUATED):
             found = self.evaluate(module)
         try:
             return {str(name): float(value) for name, value in found.items()}

@@ -14,15 +14,13 @@ from fedtaper.core.checks import as_list, check_number, check_whole, one_of
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import ProblemKind, Unit
 from fedtaper.problems.data.eeg import EegWindows, compressed, features, load_eeg, stand_in
+from fedtaper.problems.labelled import Labelled, answers_of
 from fedtaper.problems.network import (
     Minibatches,
-    Network,
     bind,
-    cross_entropy_and_accuracy,
     first_model,
     minibatches,
     need_torch,
-    parameters_of,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ _MODELS = ("cnn", "features")
 
 
 @dataclass(frozen=True)
-class SeizureDetection(Network):
+class SeizureDetection(Labelled):
     """Hospitals with different sizes and shares of seizures train one detector.
 
     A client is a hospital and holds all windows of its infants. One of ``folds`` parts of the
@@ -194,11 +192,6 @@ class SeizureDetection(Network):
             nn.Linear(32, 2),
         )  # fmt: skip
 
-    @cached_property
-    def dim(self) -> int:
-        """Parameters of the detector."""
-        return sum(p.numel() for p in parameters_of(self.module()))
-
     def initial(self, seed: int) -> Array:
         """The shared model before round 1."""
         return first_model(self.module, seed, 1)
@@ -207,38 +200,15 @@ class SeizureDetection(Network):
         """One hospital's mini-batches in one round."""
         return minibatches(e, seed, client, round_, augment=False)
 
-    def every_sample(self, client: int) -> Minibatches:
-        """All windows of a hospital as one batch."""
-        size = int(self.sizes[client])
-        return Minibatches(np.arange(size)[None], np.array([size]))[0]
-
-    @cached_property
-    def _tensors(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        import torch
-
-        pairs = zip(self.x, self.y, strict=True)
-        return [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in pairs]
-
-    def take(self, client: int, batch: Minibatches, dtype: Any = None) -> tuple[Any, ...]:
-        """A mini-batch as tensors."""
-        import torch
-
-        index = torch.from_numpy(batch.index)
-        x, y = (tensor[index] for tensor in self._tensors[client])
-        return (x if dtype is None else x.to(dtype)), y
-
-    @property
-    def in_memory(self) -> bool:
-        """True: all windows are in memory."""
-        return True
-
-    def batch_loss(self, module: Any, x: Any, y: Any) -> tuple[Any, Any]:
-        """Mean cross-entropy, and the share of windows that are classified correctly."""
-        return cross_entropy_and_accuracy(module, x, y)
-
     @cached_property
     def _test_places(self) -> NDArray[np.int64]:
         return np.flatnonzero(np.isin(self.windows.infant, list(self.held_out)))
+
+    def _answers(self, module: Any) -> torch.Tensor:
+        """A module's answers to the windows of the infants that are held out."""
+        import torch
+
+        return answers_of(module, torch.from_numpy(self._inputs[self._test_places]))
 
     def scores(self, module: Any) -> dict[str, float]:
         """Loss and accuracy on the windows of the infants that are held out.
@@ -249,11 +219,10 @@ class SeizureDetection(Network):
         from torch.nn.functional import cross_entropy
 
         place = self._test_places
-        with torch.no_grad():
-            answers = module(torch.from_numpy(self._inputs[place]))
-            y = torch.from_numpy(self.windows.y[place])
-            losses = cross_entropy(answers, y, reduction="none").numpy()
-            right = (answers.argmax(1) == y).numpy()
+        answers = self._answers(module)
+        y = torch.from_numpy(self.windows.y[place])
+        losses = cross_entropy(answers, y, reduction="none").numpy()
+        right = (answers.argmax(1) == y).numpy()
         _, who = np.unique(self.windows.infant[place], return_inverse=True)
         weight = 1 / np.bincount(who)[who]
         return {
@@ -270,8 +239,7 @@ class SeizureDetection(Network):
 
         module = self.module()
         bind(module, torch.from_numpy(np.array(w, dtype=np.float32)))
-        with torch.no_grad():
-            answers = module(torch.from_numpy(self._inputs[self._test_places])).numpy()
+        answers = self._answers(module).numpy()
         odds = answers[:, 1] - answers[:, 0]
         infant, who = np.unique(self.windows.infant[self._test_places], return_inverse=True)
         score = np.bincount(who, weights=odds) / np.bincount(who)

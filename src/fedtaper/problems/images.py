@@ -23,17 +23,13 @@ from fedtaper.core.protocols import ProblemKind, Unit
 from fedtaper.problems.data import SOURCES, DominantClass, ImageData, RareClass, load_images
 from fedtaper.problems.data.drift import LabelDrift
 from fedtaper.problems.data.splits import Split
+from fedtaper.problems.labelled import Labelled, answers_of
 from fedtaper.problems.network import (
     Minibatches,
-    Network,
     augmented,
-    cross_entropy_and_accuracy,
-    evaluating,
-    every_sample,
     first_model,
     minibatches,
     need_torch,
-    size_of,
 )
 from fedtaper.problems.randomness import seeded
 
@@ -46,7 +42,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class ImageClassification(Network):
+class ImageClassification(Labelled):
     """L clients who hold images of a data set and train one network by cross-entropy.
 
     Args:
@@ -175,11 +171,6 @@ class ImageClassification(Network):
         _, height, width, channels = self.data.train_x.shape
         return build(self.model, channels, height, width, len(self.data.classes))
 
-    @cached_property
-    def dim(self) -> int:
-        """Parameters of the network."""
-        return size_of(self.module())
-
     def initial(self, seed: int) -> Array:
         """The shared model before round 1."""
         return first_model(self._made, seed, 1 if self.start == "one" else self.num_clients)
@@ -191,38 +182,14 @@ class ImageClassification(Network):
             order = self.drift.order(self.y[client], self.holdings[client], client, round_)
         return minibatches(e, seed, client, round_, bool(self.augment), order)
 
-    @cached_property
-    def _tensors(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        import torch
-
-        pairs = zip(self.x, self.y, strict=True)
-        return [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in pairs]
-
-    def every_sample(self, client: int) -> Minibatches:
-        """All of a client's samples as one batch."""
-        return every_sample(int(self.sizes[client]))
-
     def take(self, client: int, batch: Minibatches, dtype: Any = None) -> tuple[Any, ...]:
         """A mini-batch as tensors, augmented if asked."""
         import torch
 
-        index = torch.from_numpy(batch.index)
-        x, y = self._tensors[client]
-        x, y = x[index], y[index]
-        if dtype is not None:
-            x = x.to(dtype)
+        x, y = super().take(client, batch, dtype)
         if batch.flip is not None and batch.angle is not None:
             x = augmented(x, torch.from_numpy(batch.flip), torch.from_numpy(batch.angle))
         return x, y
-
-    def batch_loss(self, module: Any, x: Any, y: Any) -> tuple[Any, Any]:
-        """Mean cross-entropy, and the share of correct answers."""
-        return cross_entropy_and_accuracy(module, x, y)
-
-    @property
-    def in_memory(self) -> bool:
-        """True: all images are in memory."""
-        return True
 
     @cached_property
     def test(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -234,18 +201,12 @@ class ImageClassification(Network):
 
     def scores(self, module: Any) -> dict[str, float]:
         """Test metrics of the shared model."""
-        import torch
         from torch.nn.functional import cross_entropy
 
         x, y = self.test
-        device = next(module.parameters()).device
-        losses, right = [], []
-        with evaluating(module):
-            for xs, ys in zip(x.split(1000), y.split(1000), strict=True):
-                answers = module(xs.to(device)).cpu()
-                losses.append(cross_entropy(answers, ys, reduction="none"))
-                right.append(answers.argmax(1) == ys)
-        return self.test_metrics(torch.cat(losses).numpy(), torch.cat(right).numpy())
+        answers = answers_of(module, x)
+        losses = cross_entropy(answers, y, reduction="none")
+        return self.test_metrics(losses.numpy(), (answers.argmax(1) == y).numpy())
 
     def test_metrics(self, losses: Any, right: Any) -> dict[str, float]:
         """Global, rare-class and per-class test metrics from each test image's."""

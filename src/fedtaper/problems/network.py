@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -282,25 +283,36 @@ def scores_along(problem: Any, w: Array) -> dict[str, Array]:
     return found
 
 
-def trial(problem: Any, client: int = 0) -> bool:
+def trial(problem: Any, client: int = 0, device: str = "cpu") -> bool:
     """Try the loss on a few of a client's samples; returns whether the model drew random numbers.
 
     Mistakes in the model, the loss or the data are reported here, before a run begins.
     """
     import torch
 
-    module = problem.module()
+    from fedtaper.problems.samples import converted
+
+    module = problem.module().to(device)
     first = np.arange(min(4, int(problem.sizes[client])))
     taken = problem.take(client, Minibatches(first, np.array([len(first)])))
-    with torch.random.fork_rng(devices=[]):
-        before = torch.get_rng_state()
+    taken = converted(taken, lambda t: t.to(device))
+    with seeded(0, torch.device(device)):
+        before = _states(device)
         try:
             problem.batch_loss(module, *taken)
         except FedtaperError:
             raise
         except Exception as trouble:
             raise FedtaperError(_said(trouble, client, taken)) from trouble
-        return not torch.equal(before, torch.get_rng_state())
+        return not all(map(torch.equal, before, _states(device)))
+
+
+def _states(device: str) -> list[torch.Tensor]:
+    """The states of torch's generators that a model on this device draws from."""
+    import torch
+
+    gpu = [] if device == "cpu" else [torch.cuda.get_rng_state(device)]
+    return [torch.get_rng_state(), *gpu]
 
 
 def _said(trouble: Exception, client: int, taken: tuple[Any, ...]) -> str:
@@ -321,6 +333,15 @@ def _said(trouble: Exception, client: int, taken: tuple[Any, ...]) -> str:
 
 class Network:
     """What problems with a torch module share: the reference engine's view of them."""
+
+    @cached_property
+    def dim(self) -> int:
+        """How many numbers are sent: the network's trained parameters."""
+        return size_of(self.module())  # type: ignore[attr-defined]  # every problem has one
+
+    def every_sample(self, client: int) -> Minibatches:
+        """All of a client's samples as one batch."""
+        return every_sample(int(self.sizes[client]))  # type: ignore[attr-defined]  # likewise
 
     def gradient(self, client: int, w: Array, batch: Minibatches) -> Array:
         """The mini-batch gradient at w, in double precision, for the reference engine."""
