@@ -457,6 +457,19 @@ def test_what_cannot_be_stacked_goes_client_by_client_and_says_why(make, says):
     assert np.array_equal(run.final, ft.run(e, way="per-client", progress=False).final)
 
 
+def test_a_loss_that_fails_is_an_objection_and_told_where_it_happens():
+    def failing(model, x, y):
+        raise ValueError("no such column")
+
+    e = experiment(problem(failing), rounds=1)
+    assert "no such column" in objection(e)
+    with (
+        pytest.warns(ft.FedtaperWarning, match="stacked is not possible: .*no such column"),
+        pytest.raises(ft.OwnCodeError, match="no such column"),
+    ):
+        ft.run(e, way="stacked", progress=False)
+
+
 def test_a_resumed_run_keeps_its_way_to_the_bit(tmp_path):
     e = experiment(rule="adamw", rounds=6, participation=0.8)
     whole = ft.run(e, way="stacked", out=tmp_path / "whole", progress=False)
@@ -617,6 +630,14 @@ def test_by_default_short_runs_go_client_by_client(tmp_path, monkeypatch):
 def images():
     problem = ft.ImageClassification("digits", split=ft.Iid(), model="cnn", num_clients=4)
     return ft.Experiment(problem, ft.Power(0.05, 0.8), rounds=60, local_epochs=1, batch_size=32)
+
+
+def test_times_on_the_cpu_are_kept_by_the_processor_also_beside_a_gpu(monkeypatch):
+    e = experiment()
+    there = remembered.key(e, 3, "cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *device: "H200")
+    assert remembered.key(e, 3, "cpu") == there != remembered.key(e, 3, "cuda")
 
 
 @pytest.mark.parametrize(("seconds", "tried"), [(3.0, False), (6.0, True)])

@@ -34,15 +34,16 @@ def key(e: Experiment, lanes: int, device: str) -> str:
     shapes = [(n, tuple(p.shape), p.requires_grad) for n, p in module.named_parameters()]
     parts = (
         str(module), shapes, e.problem.sizes.tolist(), e.steps.tolist(), e.batch_size,
-        e.rates.tolist(), repr(e.local), lanes, cores(), device, torch.__version__, _machine(),
+        e.rates.tolist(), repr(e.local), lanes, cores(), device, torch.__version__,
+        _machine(device),
     )  # fmt: skip
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
-def _machine() -> str:
+def _machine(device: str) -> str:
     """The processor by name, or the GPU's."""
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
+    if device != "cpu":
+        return torch.cuda.get_device_name(device)
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

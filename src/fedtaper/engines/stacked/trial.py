@@ -8,9 +8,11 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import NetworkProblem, as_network
 from fedtaper.core.rules import restarted
 from fedtaper.engines.layout import Layout
+from fedtaper.engines.precision import single_precision
 from fedtaper.engines.stacked.drawn import drawn, draws_of
 from fedtaper.engines.stacked.step import Loss, alone, step_of
 from fedtaper.experiment import Experiment
@@ -22,7 +24,7 @@ LANES = 3
 
 def objection(e: Experiment, device: str = "cpu") -> str | None:
     """Why the clients cannot be stacked, or None if they can."""
-    return _of_problem(as_network(e.problem), device) or _of_step(e)
+    return _of_problem(as_network(e.problem), device) or _of_step(e, device)
 
 
 def _of_problem(problem: NetworkProblem, device: str) -> str | None:
@@ -32,14 +34,19 @@ def _of_problem(problem: NetworkProblem, device: str) -> str | None:
         return "the clients' samples differ in shape"
     if statistics_of(problem.module()):
         return "the model keeps running statistics"
-    if trial(problem) and device != "cpu":
+    try:
+        draws = trial(problem, device=device)
+    except FedtaperError as trouble:  # client by client it is told where it happens
+        return str(trouble)
+    if draws and device != "cpu":
         return "the model draws random numbers as it trains (dropout)"
     return None
 
 
-def _of_step(e: Experiment) -> str | None:
+def _of_step(e: Experiment, device: str) -> str | None:
     try:
-        one_by_one, together = _updates(e)
+        with single_precision(device, exact=True):
+            one_by_one, together = _updates(e, device)
     except Exception as trouble:  # whatever vmap, the model, the loss or the rule object to
         first = str(trouble).strip().partition("\n")[0]
         kind = type(trouble).__name__
@@ -56,22 +63,20 @@ def _shapes(problem: NetworkProblem, client: int) -> tuple[Any, ...]:
     return tuple((tuple(t.shape), t.dtype) for t in tree_leaves(taken))
 
 
-def _updates(e: Experiment) -> tuple[Any, Any]:
+def _updates(e: Experiment, device: str) -> tuple[Any, Any]:
     """An update of a few lanes, model after model and stacked, (lanes, d)."""
     problem = as_network(e.problem)
     rng = np.random.default_rng(0)
     count = min(e.batch_size, int(problem.sizes[0]))
     picks = [rng.integers(int(problem.sizes[0]), size=count) for _ in range(LANES)]
-    taken = [problem.take(0, Minibatches(index, np.array([count]))) for index in picks]
-    first = torch.from_numpy(problem.initial(e.seed)).float()
-    w = (
-        first
-        + 0.01 * first.abs().mean() * torch.from_numpy(rng.normal(size=(LANES, len(first)))).float()
-    )
+    taken = [_there(problem.take(0, Minibatches(i, np.array([count]))), device) for i in picks]
+    first = torch.from_numpy(problem.initial(e.seed)).float().to(device)
+    noise = torch.from_numpy(rng.normal(size=(LANES, len(first)))).float().to(device)
+    w = first + 0.01 * first.abs().mean() * noise
     sent = tuple(0.01 * w[0] for _ in range(e.local.receives))
     memory = [restarted(e.local, one, e.local.init(one), sent) for one in w]
-    a = torch.full((LANES,), 0.01)
-    module = problem.module()
+    a = torch.full((LANES,), 0.01, device=device)
+    module = problem.module().to(device)
     gradient = torch.zeros_like(first)
     found = []
     for j, batch in enumerate(taken):
@@ -81,7 +86,7 @@ def _updates(e: Experiment) -> tuple[Any, Any]:
         loss.backward()
         new, _ = e.local.step(w[j], gradient, first, 0.01, memory[j])
         found.append(new - w[j])
-    whole = Loss(problem, problem.module())
+    whole = Loss(problem, problem.module().to(device))
     layout = Layout.of(whole)
     step = step_of(whole, e.local, layout)
     stacked = tuple(torch.stack(parts) for parts in zip(*memory, strict=True))
@@ -95,7 +100,11 @@ def _updates(e: Experiment) -> tuple[Any, Any]:
     return torch.stack(found), new - w
 
 
-def bytes_per_lane(e: Experiment) -> int:
+def _there(batch: Any, device: str) -> Any:
+    return tree_map(lambda t: t.to(device), batch)
+
+
+def bytes_per_lane(e: Experiment, device: str = "cpu") -> int:
     """A lane's bytes of memory: models, gradient, memories, and what the backward pass keeps."""
     problem = as_network(e.problem)
     kept = []
@@ -106,7 +115,8 @@ def bytes_per_lane(e: Experiment) -> int:
 
     count = min(e.batch_size, int(problem.sizes.max()))
     client = int(problem.sizes.argmax())
-    batch = problem.take(client, Minibatches(np.arange(count), np.array([count])))
+    batch = _there(problem.take(client, Minibatches(np.arange(count), np.array([count]))), device)
+    module = problem.module().to(device)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        problem.batch_loss(problem.module(), *batch)
+        problem.batch_loss(module, *batch)
     return int(4 * problem.dim * 8 + 2 * sum(kept))

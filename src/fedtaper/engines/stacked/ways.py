@@ -69,7 +69,7 @@ def _made(e: Experiment, way: str, width: int, own: Client, dtype: torch.dtype) 
 def width_of(e: Experiment, seeds: int, workers: int, device: str = "cpu") -> int:
     """Lanes of one stack: a share for each core, as many as fit memory."""
     lanes = max(1, int(np.ceil(float(e.rates.sum()) * seeds)))
-    fit = max(1, _room(device) // bytes_per_lane(e))
+    fit = max(1, _room(device) // bytes_per_lane(e, device))
     return int(max(1, min(-(-lanes // workers), fit)))
 
 
@@ -85,7 +85,8 @@ def _read(stored: str, asked: str | None) -> tuple[str, int]:
     way, width, *_ = [*stored.split(" ", 2), ""]
     if way not in WAYS or not width.isdigit() or int(width) < 1:
         raise FedtaperError(
-            f"the stopped run was trained in a way that this version does not know: {stored!r:.40}"
+            "the stopped run was trained in a way that this engine or this version does not know: "
+            f"{stored!r:.40}"
         )
     if asked is not None and asked != way:
         raise FedtaperError(
