@@ -110,7 +110,7 @@ class CpuSession:
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
-        """Torch as this session needs it; the caller's settings and generators return afterwards."""
+        """Torch as this session needs it; the caller's settings and generators are kept."""
         device = self.own.device
         gpus = [] if device == "cpu" else [device]
         precision = single_precision(device, self.exact)

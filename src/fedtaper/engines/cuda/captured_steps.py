@@ -19,10 +19,10 @@ from torch.nn.functional import cross_entropy
 
 from fedtaper.core.errors import warn
 from fedtaper.engines.cuda import stacked
-from fedtaper.engines.cuda.batches import RoundBatches, prepared
+from fedtaper.engines.cuda.batches import RoundBatches, normalised, prepared
+from fedtaper.engines.cuda.compiling import compile_once
+from fedtaper.engines.cuda.graphs import captured, said
 from fedtaper.engines.cuda.layout import empty, joined, views
-
-WARM_UP = 3
 
 
 class ChannelsLastNorm(torch.nn.GroupNorm):
@@ -59,20 +59,22 @@ def client_step(module: torch.nn.Module, names: tuple[str, ...], local: Any) -> 
     return step
 
 
-_COMPILED: dict[Any, Callable[..., Any]] = {}
+def tested_of(
+    module: torch.nn.Module, names: tuple[str, ...], dtype: torch.dtype
+) -> Callable[..., Any]:
+    """Losses and right answers of some test images as a function of tensors: what is compiled."""
+
+    def tested(params: Any, x: Any, y: Any, scale: Any) -> Any:
+        x = normalised(x, scale).to(dtype)
+        answers = functional_call(module, dict(zip(names, params, strict=True)), (x,)).float()
+        return cross_entropy(answers, y, reduction="none"), answers.argmax(1) == y
+
+    return tested
 
 
 def network_of(e: Any) -> tuple[Any, ...]:
     """What a compiled network depends on."""
     return e.problem.model, e.problem.data.train_x.shape[1:], len(e.problem.data.classes)
-
-
-def compile_once(key: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiled, once a process for each key."""
-    if key not in _COMPILED:
-        torch._dynamo.config.recompile_limit = 64  # one for each shape and type
-        _COMPILED[key] = torch.compile(function, dynamic=False)
-    return _COMPILED[key]
 
 
 class PerClientSteps:
@@ -86,13 +88,9 @@ class PerClientSteps:
         self.copies = self.masters
         if session.dtype != torch.float32:
             self.copies = [empty(layout, device, session.dtype) for _ in range(width)]
-        self.compile(session.on_gpu and session.compiled)
-
-    def compile(self, wanted: bool) -> None:
-        """Make the step, compiled or plain."""
-        e = self.session.e
-        self.one = client_step(self.session.module, self.session.layout.names, e.local)
-        if wanted:
+        e = session.e
+        self.one = client_step(session.module, layout.names, e.local)
+        if session.compiled:
             self.one = compile_once(("per client", *network_of(e), e.local), self.one)
 
     def set(self, j: int, parts: list[torch.Tensor]) -> None:
@@ -134,16 +132,12 @@ class Stacked:
         self.copies = self.masters
         if session.dtype != torch.float32:
             self.copies = empty(layout, device, session.dtype, width)
-        self.compile(session.on_gpu and session.compiled)
-
-    def compile(self, wanted: bool) -> None:
-        """Make the step, compiled or plain."""
-        e = self.session.e
-        module = stacked.stacked(e.problem.module().to(self.session.device))
-        names, network = self.session.layout.names, network_of(e)
-        self.loss = stacked.loss_of(module, names)
+        e = session.e
+        module = stacked.stacked(e.problem.module().to(device, session.dtype))
+        network = network_of(e)
+        self.loss = stacked.loss_of(module, layout.names)
         self.update = stacked.update_of(e.local)
-        if wanted:
+        if session.compiled:
             self.loss = compile_once(("stacked", *network, self.width), self.loss)
             self.update = compile_once(("update", *network, self.width, e.local), self.update)
 
@@ -187,8 +181,8 @@ class DeviceRound:
         self.sums = torch.zeros(width, 2, device=device)
         self.prepare: Callable[..., Any] = prepared
         self.graphs: dict[int, Any] = {}
-        self.compiled = session.on_gpu and session.compiled
-        if self.compiled:
+        self.capturing = session.on_gpu
+        if session.compiled:
             self.prepare = compile_once("prepare", prepared)
 
     def begin(self, anchor: torch.Tensor, count: int) -> None:
@@ -221,47 +215,28 @@ class DeviceRound:
             self._advance(active, count)
 
     def _advance(self, active: int, count: int) -> None:
-        if not self.session.on_gpu:
+        if self.capturing and active not in self.graphs:
+            self._capture(active, count)
+        if active in self.graphs:
+            self.graphs[active].replay()
+        else:
             self._all(active)
-            return
-        if active not in self.graphs:
-            self.graphs[active] = self._capture(active, count)
-        self.graphs[active].replay()
 
-    def _capture(self, active: int, count: int) -> Any:
-        """Warm up and capture one step, leaving models and counter as they were."""
+    def _capture(self, active: int, count: int) -> None:
+        """Capture one step, if that is possible, leaving models and counter as they were."""
         models = [[part.clone() for part in self.way.get(j)] for j in range(count)]
         sums, t = self.sums.clone(), self.t.clone()
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                self._warm(active)
-                self.t.copy_(t)
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._all(active)
+        try:
+            self.graphs[active], _ = captured(lambda: self._all(active), lambda: self.t.copy_(t))
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as trouble:  # whatever a capture does not allow
+            warn(f"no CUDA graph of this model ({said(trouble)}): its steps are made one by one")
+            self.capturing = False
         for j, parts in enumerate(models):
             self.way.set(j, parts)
         self.sums.copy_(sums)
         self.t.copy_(t)
-        return graph
-
-    def _warm(self, active: int) -> None:
-        """One step outside a graph; without the compiler where that fails."""
-        try:
-            self._all(active)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except Exception as trouble:
-            if not self.compiled:
-                raise
-            warn(f"torch.compile failed ({type(trouble).__name__}): steps run uncompiled, slower")
-            self.way.compile(False)
-            self.prepare, self.compiled = prepared, False
-            self._all(active)
 
     def _all(self, active: int) -> None:
         """One step of the first ``active`` clients."""

@@ -8,10 +8,15 @@ import torch
 
 from fedtaper.core.errors import FedtaperError, warn
 from fedtaper.core.protocols import Options, State, is_combining
+from fedtaper.core.rules import Memoryless
 from fedtaper.engines import cpu, late
 from fedtaper.engines.cuda.session import PRECISIONS, CudaSession
+from fedtaper.engines.cuda.trial import objection
 from fedtaper.experiment import Experiment
 from fedtaper.problems.images import ImageClassification
+from fedtaper.problems.network import trial
+
+KERNELS = "kernels"  # the way of the steps for images, as a State keeps it
 
 
 class Cuda:
@@ -40,28 +45,74 @@ class Cuda:
         self, experiment: Experiment, state: State, options: Options
     ) -> CudaSession | cpu.CpuSession:
         """Get ready to move the state on."""
-        why = _in_general(experiment)
-        if why and options.precision not in (None, "float32"):
+        precision = _precision(state.way, options.precision)
+        if state.way.startswith(KERNELS):  # a resumed run keeps its steps
+            if options.way is not None:
+                raise FedtaperError(
+                    f'the stopped run is trained by the steps for images, not way="{options.way}": '
+                    "resume without way="
+                )
+            return CudaSession(experiment, state, PRECISIONS[precision or "bf16"])
+        dtype = PRECISIONS[precision or "bf16"]
+        why = _in_general(experiment, options.way or state.way.partition(" ")[0])
+        found = "" if why else _of_network(experiment, dtype)
+        if not why and not found:
+            state.way = f"{KERNELS} {precision or 'bf16'} images in {precision or 'bf16'}"
+            return CudaSession(experiment, state, dtype)
+        if precision == "bf16":
             raise FedtaperError(
-                f"{why} in float32 on a GPU, not in {options.precision}: leave precision out"
+                f"{why or found} in float32 on a GPU, not in bf16: leave precision out"
             )
-        if why or options.way is not None or state.way:
-            return _general(experiment, state, options.way, options.precision == "float32")
-        return CudaSession(experiment, state, PRECISIONS[options.precision or "bf16"])
+        if found:
+            warn(f"{found} in float32 on a GPU, and not by the steps for images")
+        session = _general(experiment, state, options.way, precision == "float32")
+        if precision == "float32" and _kept(state.way) is None:
+            state.way += " in float32"
+        return session
 
 
 ENGINE = Cuda()
 
 
-def _in_general(e: Experiment) -> str:
-    """What the captured steps for images cannot do of this experiment, or nothing."""
+def _kept(way: str) -> str | None:
+    """The precision that a State's way ends with."""
+    last = way.rpartition(" in ")[2]
+    return last if last in PRECISIONS else None
+
+
+def _precision(way: str, asked: str | None) -> str | None:
+    """The precision of a run: a resumed one computes as it began."""
+    if not way:
+        return asked
+    if asked not in (None, _kept(way)):
+        raise FedtaperError(
+            f'the stopped run did not begin with precision="{asked}": resume without precision=, '
+            "so that it ends as it would have"
+        )
+    return _kept(way)
+
+
+def _in_general(e: Experiment, way: str) -> str:
+    """What the steps for images cannot do of this experiment, or nothing."""
     found = {
         f"{type(e.problem).__name__} runs": not isinstance(e.problem, ImageClassification),
-        f"{e.local!r} runs": e.local.keeps != "nothing",
+        f'way="{way}" runs': bool(way),
+        f"{e.local!r} runs": not isinstance(e.local, Memoryless),
         f"{e.server!r} runs": is_combining(e.server),
         "delays and asynchronous servers run": not e.in_step,
     }
     return next((words for words, true in found.items() if true), "")
+
+
+def _of_network(e: Experiment, dtype: torch.dtype) -> str:
+    """What they cannot do of a network of the user's own, or nothing: it is tried."""
+    assert isinstance(e.problem, ImageClassification)
+    if isinstance(e.problem.model, str):
+        return ""
+    if trial(e.problem, device="cuda"):
+        return "a model that draws random numbers (dropout) runs"
+    trouble = objection(e, "cuda", dtype)
+    return "" if trouble is None else f"this model ({trouble}) runs"
 
 
 def _general(e: Experiment, state: State, way: str | None, exact: bool) -> cpu.CpuSession:

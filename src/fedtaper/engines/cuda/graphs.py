@@ -8,6 +8,9 @@ once.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +20,53 @@ from fedtaper.core.errors import warn
 
 WARM_UP = 3
 MOST = 32  # graphs of one step
+
+# it finds what matters here: whatever waits for the device can be in no graph
+warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype feature")
+
+
+def captured(step: Callable[[], Any], ready: Callable[[], Any] = tuple) -> tuple[Any, Any]:
+    """The step as a graph, and what it returns; an error if it cannot be captured.
+
+    ``ready`` is called before each step of the warm-up.
+
+    The last step of the warm-up must not wait for the device: an error there does no harm, while
+    one in a capture ruins the capture, and PyTorch before 2.12 then stays on its stream.
+    """
+    before, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side.wait_stream(before)
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP - 1):
+            ready()
+            step()
+        ready()
+        with _no_waiting():
+            step()
+    before.wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            result = step()
+    finally:
+        torch.cuda.set_stream(before)
+    return graph, result
+
+
+@contextmanager
+def _no_waiting() -> Iterator[None]:
+    """Whatever waits for the device raises an error."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def said(trouble: Exception) -> str:
+    """The beginning of an error, in one line."""
+    return f"{str(trouble).strip().partition(chr(10))[0]:.100}"
 
 
 class Captured:
@@ -44,8 +94,9 @@ class Captured:
                 self.most = len(self.graphs)
                 return self.step(*args)
             except Exception as trouble:  # whatever a capture does not allow
-                first = str(trouble).strip().partition("\n")[0]
-                warn(f"no CUDA graph of this model ({first:.100}): its steps are made one by one")
+                warn(
+                    f"no CUDA graph of this model ({said(trouble)}): its steps are made one by one"
+                )
                 self.possible = False
                 return self.step(*args)
         graph, inputs, result = self.graphs[key]
@@ -62,18 +113,9 @@ class Captured:
         return before and len(self.graphs) < self.most
 
     def _capture(self, flat: list[Any], form: Any) -> tuple[Any, list[Any], Any]:
-        """Warm up on a side stream, then record."""
+        """The graph, with inputs of its own."""
         inputs = [t.clone() if torch.is_tensor(t) else t for t in flat]
         args = tree_unflatten(inputs, form)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                self.step(*args)
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            result = self.step(*args)
+        graph, result = captured(lambda: self.step(*args))
         assert all(torch.is_tensor(t) for t in tree_leaves(result))
         return graph, inputs, result

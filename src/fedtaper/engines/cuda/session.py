@@ -10,29 +10,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
-from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from fedtaper.core.errors import FedtaperError, warn
 from fedtaper.core.protocols import Array, Block, State
 from fedtaper.core.sketch import SKETCH, signs
-from fedtaper.engines import KEEP_DIM, cpu
-from fedtaper.engines.cuda.batches import RoundBatches, normalised, round_batches
+from fedtaper.engines import KEEP_DIM, cpu, taken_part
+from fedtaper.engines.cuda.batches import RoundBatches, round_batches
 from fedtaper.engines.cuda.captured_steps import (
     DeviceRound,
     channels_last,
-    compile_once,
     network_of,
+    tested_of,
 )
+from fedtaper.engines.cuda.compiling import compile_once
 from fedtaper.engines.cuda.layout import empty, views
 from fedtaper.engines.cuda.sending import Sending
-from fedtaper.engines.cuda.stacked import can_stack
+from fedtaper.engines.cuda.trial import stacks
 from fedtaper.engines.layout import Layout
 from fedtaper.engines.network_client import Client
+from fedtaper.engines.precision import captured_kernels
 from fedtaper.engines.steered import network_losses
 from fedtaper.experiment import Experiment
 from fedtaper.rules.behaviours import actual_step_sizes
@@ -41,19 +42,6 @@ STREAMS = 10
 TEST_CHUNK = 2000
 BUSY = 0.7  # share of the clients with a step to make, on average, that pays for stacking
 PRECISIONS = {"bf16": torch.bfloat16, "float32": torch.float32}
-
-
-def tested_of(
-    module: torch.nn.Module, names: tuple[str, ...], scale: Any, dtype: torch.dtype
-) -> Callable[..., Any]:
-    """Losses and right answers of some test images as a function of the parameters."""
-
-    def tested(params: Any, x: Any, y: Any) -> Any:
-        x = normalised(x, scale).to(dtype)
-        answers = functional_call(module, dict(zip(names, params, strict=True)), (x,)).float()
-        return cross_entropy(answers, y, reduction="none"), answers.argmax(1) == y
-
-    return tested
 
 
 class CudaSession:
@@ -71,21 +59,20 @@ class CudaSession:
     ) -> None:
         self.e, self.state, self.dtype, self.device = experiment, state, dtype, device
         self.on_gpu = device.startswith("cuda")
-        self.compiled = compiled
+        self.compiled = self.on_gpu and compiled
         problem = experiment.problem
-        self.module = channels_last(problem.module().to(device))
+        # its frozen weights and buffers compute in the type of the trained ones
+        self.module = channels_last(problem.module().to(device, dtype))
         self.layout = Layout.of(self.module)
         self.w = [self._there(w) for w in state.w]
         self.memory = [
             tuple(self._there(array[s]) for array in state.memory) for s in range(len(self.w))
         ]
         self._load(problem)
-        if self.on_gpu:
-            torch.backends.cudnn.benchmark = True
-            torch.backends.cudnn.allow_tf32 = dtype != torch.float32
         self.streams = [torch.cuda.Stream() for _ in range(streams)] if self.on_gpu else []
-        self.tested = tested_of(self.module, self.layout.names, self.scale, dtype)
-        if self.on_gpu and compiled:
+        judged = channels_last(problem.module().to(device, dtype)).eval()
+        self.tested: Callable[..., Any] = tested_of(judged, self.layout.names, dtype)
+        if self.compiled:
             self.tested = compile_once(("test", *network_of(experiment), dtype), self.tested)
         self.ahead: tuple[Any, Any] | None = None
         self.width = experiment.num_clients
@@ -99,8 +86,14 @@ class CudaSession:
         """Whether one kernel a layer for all clients is possible, and quicker than streams."""
         e = self.e
         busy = float(np.mean(e.steps * e.rates)) / float(e.steps.max())
-        fits = self.on_gpu and self.dtype == torch.bfloat16 and can_stack(e.problem.module())
-        return fits and busy >= BUSY
+        wanted = self.on_gpu and self.dtype == torch.bfloat16 and busy >= BUSY
+        return wanted and stacks(e)
+
+    def _computing(self) -> AbstractContextManager[None]:
+        """Torch as this session needs it; the caller's settings are kept."""
+        if not self.on_gpu:
+            return nullcontext()
+        return captured_kernels(self.dtype == torch.float32, self.compiled)
 
     def _there(self, plain: Any) -> torch.Tensor:
         return torch.from_numpy(plain).float().to(self.device)
@@ -124,19 +117,19 @@ class CudaSession:
         )
         if state.keep_updates:
             block.updates = np.full((*block.update_norms.shape, min(e.problem.dim, SKETCH)), np.nan)
-        for k in range(rounds):
-            for s in np.flatnonzero(state.dead_round == 0):
-                self._round(block, int(s), k)
-            state.round += 1
+        with self._computing():
+            for k in range(rounds):
+                for s in np.flatnonzero(state.dead_round == 0):
+                    self._round(block, int(s), k)
+                state.round += 1
         return block
 
     def _round(self, block: Block, s: int, k: int) -> None:
         began = time.perf_counter()
         e, round_, seed = self.e, self.state.round, int(self.state.seeds[s])
         a = actual_step_sizes(e, round_, round_ + 1)
-        weights = torch.from_numpy(
-            np.array(e.round_weights(round_, round_ + 1, seed)[0][0])
-        ).float()
+        (shares,), (there,) = e.round_weights(round_, round_ + 1, seed)
+        weights = torch.from_numpy(np.array(shares)).float()
         order = self._order(seed, round_)
         anchor = self.w[s]
         update, found = torch.zeros_like(anchor), []
@@ -149,6 +142,7 @@ class CudaSession:
             if block.updates is not None:
                 block.updates[s, k, members] = self._sketched(moved)
         new, memory = e.server.step(anchor, update, self.memory[s])
+        memory = e.server.learn(update, *taken_part(e, round_, shares, there), memory)
         tested = self._tested(new)
         self._look_ahead(seed, round_ + 1)
         values = torch.cat(found).cpu().numpy().astype(np.float64) if found else np.empty((0, 3))
@@ -247,7 +241,8 @@ class CudaSession:
             for low in range(0, count, TEST_CHUNK):
                 place = torch.arange(low, low + min(count, TEST_CHUNK), device=self.device)
                 place.clamp_max_(count - 1)  # chunks of one shape: one compilation
-                found.append(self.tested(parts, self.test_x[place], self.test_y[place]))
+                some = self.test_x[place], self.test_y[place]
+                found.append(self.tested(parts, *some, self.scale))
         losses, right = (torch.cat(column)[:count] for column in zip(*found, strict=True))
         return losses, right
 
@@ -257,8 +252,9 @@ class CudaSession:
         place = {i: row for row, i in enumerate(clients)}
         order = np.array(sorted(clients, key=lambda i: -int(self.e.steps[i])), dtype=np.int64)
         found = np.empty((len(clients), len(model)))
-        for members, moved in self._moved(order, seed, round_, anchor, a):
-            found[[place[i] for i in members.tolist()]] = moved.cpu().numpy()
+        with self._computing():
+            for members, moved in self._moved(order, seed, round_, anchor, a):
+                found[[place[i] for i in members.tolist()]] = moved.cpu().numpy()
         return found
 
     def losses(self, s: int) -> Array:
@@ -266,7 +262,8 @@ class CudaSession:
         if self.judge is None:
             self.judge = Client(self.e, self.device)
         self.judge.w.copy_(self.w[s])
-        return network_losses(self.judge.problem, self.judge.module)
+        with self._computing():
+            return network_losses(self.judge.problem, self.judge.module)
 
     def steer(self, experiment: Experiment) -> None:
         """Other step sizes from here on."""

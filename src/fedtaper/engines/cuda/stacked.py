@@ -36,22 +36,28 @@ class _Convolution(nn.Conv2d):
 
 
 def group_norm(x: Any, weight: Any, bias: Any, groups: int, eps: float) -> torch.Tensor:
-    """GroupNorm as sums over pixels and one multiply-add; weight and bias (clients, channels).
+    """GroupNorm as sums over places and one multiply-add; weight and bias (clients, channels).
+
+    Images are (samples, channels, ...), with any number of axes of places, or none.
 
     The same numbers as each client's ``torch.nn.GroupNorm``, to rounding, in a form that the
     compiler keeps channels-last: the usual one views groups of channels as contiguous, which
     costs a copy of the images before and after every layer.
     """
+    if x.dim() == 2:
+        return group_norm(x[..., None], weight, bias, groups, eps)[..., 0]
     clients, channels = weight.shape
+    places = tuple(range(2, x.dim()))
     shape = (clients, x.shape[0] // clients, groups, channels // groups)
     wide = x.float()
-    count = x.shape[2] * x.shape[3] * shape[3]
-    mean = wide.sum((2, 3)).view(shape).sum(3, keepdim=True) / count
-    square = (wide * wide).sum((2, 3)).view(shape).sum(3, keepdim=True) / count
+    count = x.shape[2:].numel() * shape[3]
+    mean = wide.sum(places).view(shape).sum(3, keepdim=True) / count
+    square = (wide * wide).sum(places).view(shape).sum(3, keepdim=True) / count
     deviation = torch.rsqrt((square - mean * mean).clamp_min(0) + eps)
     scale = weight.float().view(clients, 1, *shape[2:]) * deviation
     shift = bias.float().view(clients, 1, *shape[2:]) - mean * scale
-    out = wide * scale.view(-1, channels, 1, 1) + shift.view(-1, channels, 1, 1)
+    each = (-1, channels, *[1] * len(places))
+    out = wide * scale.view(each) + shift.view(each)
     return out.to(x.dtype)
 
 
@@ -68,10 +74,10 @@ class _Linear(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Each client's product, as one batched product."""
-        out = x.view(len(self.weight), -1, x.shape[-1]) @ self.weight.transpose(1, 2)
+        out = x.reshape(len(self.weight), -1, x.shape[-1]) @ self.weight.transpose(1, 2)
         if self.bias is not None:
             out = out + self.bias[:, None]
-        return out.flatten(0, 1)
+        return out.reshape(*x.shape[:-1], -1)
 
 
 FORMS: dict[type[nn.Module], type[nn.Module]] = {
