@@ -52,7 +52,7 @@ test-flower: .venv/dev
 
 # the CUDA engine against the CPU engine: skipped where there is no GPU
 test-gpu: .venv/dev
-	$(BIN)/pytest -m gpu tests
+	$(BIN)/pytest -m gpu tests/test_gpu.py
 
 # kills, faults of the disk, fuzzed files, folders, calls and commands: about an hour on a quiet
 # core. make torture SHARE=0.1 is a tenth of it.
