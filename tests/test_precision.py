@@ -38,6 +38,10 @@ def old_by_name():
 USERS = (new_products, new_convolutions, new_both, old_products, old_convolutions, old_by_name)
 
 
+def named(changes):
+    return "-".join(change.__name__ for change in changes)
+
+
 def read(switch):
     """The old switches cannot be read where the new ones disagree with them."""
     try:
@@ -67,7 +71,7 @@ def restored():
 
 
 @pytest.mark.parametrize("exact", [True, False])
-@pytest.mark.parametrize("user", list(itertools.permutations(USERS, 2)), ids=str)
+@pytest.mark.parametrize("user", list(itertools.permutations(USERS, 2)), ids=named)
 def test_both_kinds_of_switches_agree_inside_and_are_the_users_afterwards(user, exact, restored):
     for change in user:
         change()
