@@ -6,7 +6,8 @@ import torch
 from torch.nn.functional import mse_loss
 
 import fedtaper as ft
-from fedtaper.problems.network import flat_parameters, parameters_of, trial
+from fedtaper.problems.network import flat_parameters, parameters_of
+from fedtaper.problems.trial import trial
 
 
 def squared(model, x, y):

@@ -167,7 +167,7 @@ def _model(ode: LimitOde, w: ArrayLike | None, start: float, end: float) -> tupl
     problem = ode.experiment.problem
     if not is_network(problem):
         return ode.solve(w, start=start, end=end, rtol=1e-8, atol=1e-10).w, ""
-    from fedtaper.problems.network import trial
+    from fedtaper.problems.trial import trial
 
     unknown = np.full(problem.dim, np.nan)
     if trial(problem):

@@ -14,7 +14,7 @@ from fedtaper.engines.cuda.session import PRECISIONS, CudaSession
 from fedtaper.engines.cuda.trial import objection
 from fedtaper.experiment import Experiment
 from fedtaper.problems.images import ImageClassification
-from fedtaper.problems.network import trial
+from fedtaper.problems.trial import trial
 
 KERNELS = "kernels"  # the way of the steps for images, as a State keeps it
 

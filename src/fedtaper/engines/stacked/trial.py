@@ -16,7 +16,8 @@ from fedtaper.engines.precision import single_precision
 from fedtaper.engines.stacked.drawn import drawn, draws_of
 from fedtaper.engines.stacked.step import Loss, alone, step_of
 from fedtaper.experiment import Experiment
-from fedtaper.problems.network import Minibatches, bind, statistics_of, trial
+from fedtaper.problems.network import Minibatches, bind, statistics_of
+from fedtaper.problems.trial import trial
 
 CLOSE = 1e-3  # of the update, in single precision
 LANES = 3
