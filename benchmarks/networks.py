@@ -218,7 +218,7 @@ def measured(name, options):
     for _ in range(options.repeats):
         for which, way in ways.items():
             best[which] = min(best[which], *(way.seconds() for _ in range(options.rounds)))
-    chosen = ways["chosen"].state.way.split(" ")[0]
+    chosen = ways["chosen"].state.way.name
     for way in ways.values():
         if isinstance(way, Ours):
             way.session.close()

@@ -1,6 +1,8 @@
 """Image networks of the user's own in the CUDA engine's steps, run on the CPU: all that it does
 there but the capture, and what it refuses."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch import nn
 
 import fedtaper as ft
 from fedtaper import engines
-from fedtaper.core.protocols import Options
+from fedtaper.core.protocols import Options, Way
 from fedtaper.core.rules import Memoryless
 from fedtaper.engines import cpu
 from fedtaper.engines.cuda import compiling, graphs
@@ -225,12 +227,12 @@ def opened(monkeypatch):
     monkeypatch.setattr(cuda, "objection", lambda e, device, dtype: objection(e, "cpu", dtype))
 
     def general(e, state, way, exact):
-        state.way = state.way or f"{way or 'per-client'} 1 because"
+        state.way = state.way or Way(way or "per-client", 1, "because")
         return "general", exact
 
     monkeypatch.setattr(cuda, "_general", general)
 
-    def how(e, began="", **options):
+    def how(e, began=None, **options):
         state = engines.init(e, np.array([0]))
         state.way = began
         return *cuda.ENGINE.open(e, state, Options(**options)), state.way
@@ -240,17 +242,17 @@ def opened(monkeypatch):
 
 def test_which_steps_a_run_gets_and_keeps(opened):
     e = experiment("cnn")
-    kernels = "kernels bf16 images in bf16"
+    kernels = Way("kernels", e.num_clients, "images", "bf16")
     assert opened(e) == ("images", torch.bfloat16, kernels)
     assert opened(e, kernels) == ("images", torch.bfloat16, kernels)
     exact = opened(e, precision="float32")
-    assert exact == ("images", torch.float32, "kernels float32 images in float32")
+    assert exact == ("images", torch.float32, replace(kernels, precision="float32"))
     assert opened(e, exact[2], precision="float32") == opened(e, exact[2]) == exact
     general = opened(e, way="stacked")
-    assert general == ("general", False, "stacked 1 because")
+    assert general == ("general", False, Way("stacked", 1, "because"))
     assert opened(e, general[2]) == general
     exact = opened(e, way="stacked", precision="float32")
-    assert exact == ("general", True, "stacked 1 because in float32")
+    assert exact == ("general", True, Way("stacked", 1, "because", "float32"))
     assert opened(e, exact[2]) == exact
     assert Memoryless not in type(Unusual()).__mro__
     assert opened(experiment("cnn", local=Unusual()))[0] == "general"
@@ -258,7 +260,7 @@ def test_which_steps_a_run_gets_and_keeps(opened):
         (kernels, {"precision": "float32"}, "did not begin with precision"),
         (general[2], {"precision": "float32"}, "did not begin with precision"),
         (kernels, {"way": "stacked"}, "resume without way="),
-        ("", {"precision": "bf16", "way": "stacked"}, 'way="stacked" runs in float32'),
+        (None, {"precision": "bf16", "way": "stacked"}, 'way="stacked" runs in float32'),
     ):
         with pytest.raises(ft.FedtaperError, match=says):
             opened(e, began, **asked)

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import fedtaper as ft
 from fedtaper import engines
 from fedtaper.cli.main import app
+from fedtaper.core.protocols import Way
 from fedtaper.engines import cpu, late
 from fedtaper.engines.cuda.graphs import MOST, Captured
 from fedtaper.engines.network_client import Lane
@@ -73,7 +74,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::fedtaper.core.errors.FedtaperWa
 def in_double(e, seeds=(0,), make=cpu.CpuSession, width=None):
     """The stacked rounds in double precision, all lanes in one process."""
     state = engines.init(e, np.array(seeds))
-    state.way = f"stacked {width or len(SIZES) * len(seeds)}"
+    state.way = Way("stacked", width or len(SIZES) * len(seeds))
     session = make(e, state, workers=1, way=None, dtype=torch.float64)
     block = session.advance(e.rounds)
     session.sync()
@@ -488,7 +489,7 @@ def test_workers_change_nothing():
     found = []
     for workers in (1, 2):
         state = engines.init(e, np.array([0]))
-        state.way = "stacked 2"
+        state.way = Way("stacked", 2)
         session = cpu.CpuSession(e, state, workers=workers, way=None)
         session.round_seconds = 1e9 if workers == 2 else 0.0  # that pays for a worker
         found.append(session.advance(3).w)
@@ -612,12 +613,12 @@ def test_the_quickest_way_is_chosen_remembered_and_kept(forgetful):
 
     forgetful.setattr(choice, "_trial", took)
     first = chosen(e)
-    assert first.startswith("stacked 5 ") and "ms of processor time" in first
+    assert (first.name, first.lanes) == ("stacked", 5) and "ms of processor time" in first.why
     assert asked == ["Apart", "Stack"]
-    assert chosen(e).split()[0] == "stacked"
+    assert chosen(e).name == "stacked"
     assert asked == ["Apart", "Stack", "Apart"]  # the stack's time was remembered
     remembered.file().write_text("{", encoding="utf-8")  # damage: measured anew
-    assert chosen(e).split()[0] == "stacked" and asked[-1] == "Stack"
+    assert chosen(e).name == "stacked" and asked[-1] == "Stack"
 
 
 def test_by_default_short_runs_go_client_by_client(tmp_path, monkeypatch):
@@ -667,7 +668,7 @@ def test_a_compiler_that_fails_is_left_out_with_a_line(forgetful):
     forgetful.setattr(choice, "WORTH_COMPILING", 0.0)
     forgetful.setattr(stack_module, "Compiled", broken)
     with pytest.warns(ft.FedtaperWarning, match=r"torch.compile failed \(RuntimeError\)"):
-        assert chosen(experiment()).split()[0] in ("per-client", "stacked")
+        assert chosen(experiment()).name in ("per-client", "stacked")
 
 
 FILE = """

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import Capabilities, Engine, Options, is_combining
+from fedtaper.core.protocols.engines import PRECISIONS
 from fedtaper.engines import WAYS, registry
 from fedtaper.experiment import Experiment
 from fedtaper.problems.custom import averages_statistics
@@ -24,7 +25,6 @@ PREFERRED = {  # by kind of problem, the quickest first
     "network": ("cpu", "reference"),
 }
 DEVICES = ("cpu", "cuda")
-PRECISIONS = ("bf16", "float32")
 UNKNOWN = "?"
 ROWS: dict[
     str, Callable[[Capabilities], bool]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtaper.core.checks import check_memory, check_whole
 from fedtaper.core.errors import FedtaperError
-from fedtaper.core.protocols import Block, State, is_network, is_quadratic
+from fedtaper.core.protocols import Block, State, Way, is_network, is_quadratic
 from fedtaper.core.sketch import SKETCH
 from fedtaper.core.sums import norms
 from fedtaper.engines import KEEP_DIM
@@ -132,8 +132,8 @@ class Recorder:
             kept["history"] = state.history
         if state.sites is not None:
             kept["sites"] = state.sites
-        if state.way:
-            kept["way"] = np.array(state.way)
+        if state.way is not None:
+            kept["way"] = np.array(str(state.way))
         if self.updates is not None:
             kept["updates"] = self.updates[:, :done]
         if self.w is not None:
@@ -170,7 +170,7 @@ class Recorder:
         if state.last is not None:
             state.last = saved["last"]
         state.history = saved.get("history")
-        state.way = str(saved.get("way", ""))
+        state.way = Way.read(str(saved["way"])) if "way" in saved else None
         here, there = self._places(state, saved, shape)
         self.norms[:, here] = saved["norms"][:, there]
         if self.w is not None:
@@ -228,8 +228,8 @@ class Recorder:
             looks=self.controller.looks(),
             diverged=_divergences(e, state),
             engine=engine,
-            way=state.way.partition(" ")[0],
-            way_because=state.way.split(" ", 2)[-1],
+            way="" if state.way is None else state.way.name,
+            way_because="" if state.way is None else state.way.why,
             seconds=seconds,
             start=self.start,
             stopped=self.stopped,

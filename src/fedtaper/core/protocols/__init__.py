@@ -24,6 +24,7 @@ from fedtaper.core.protocols.engines import (
     Session,
     State,
     Steerable,
+    Way,
 )
 from fedtaper.core.protocols.problems import (
     Array,
@@ -80,6 +81,7 @@ __all__ = [
     "Steerable",
     "StreamProblem",
     "Unit",
+    "Way",
     "as_linear",
     "as_network",
     "as_quadratic",

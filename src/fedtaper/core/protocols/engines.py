@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from fedtaper.experiment import Experiment
 
 
+PRECISIONS = ("bf16", "float32")
+
+
 @dataclass(frozen=True)
 class Capabilities:
     """What an engine can do, as data: the gate and ``fedtaper engines`` read it."""
@@ -49,6 +52,34 @@ class Options:
     way: str | None = None
 
 
+@dataclass(frozen=True)
+class Way:
+    """How a network engine trains the clients, where it has a choice: a resumed run keeps it.
+
+    >>> Way.read(str(Way("stacked", 5, "as asked", "float32")))
+    Way(name='stacked', lanes=5, why='as asked', precision='float32')
+    """
+
+    name: str
+    lanes: int = 1  # that are trained at once
+    why: str = ""
+    precision: str = ""  # if that is not the engine's usual one
+
+    def __str__(self) -> str:
+        """One line, as checkpoints have it."""
+        exact = f" in {self.precision}" if self.precision else ""
+        return f"{self.name} {self.lanes} {self.why}{exact}"
+
+    @classmethod
+    def read(cls, text: str) -> Way:
+        """The way that a checkpoint has; without lanes if it is none."""
+        name, lanes, why = [*text.split(" ", 2), "", ""][:3]
+        words, _, precision = why.rpartition(" in ")
+        if precision not in PRECISIONS:
+            words, precision = why, ""
+        return cls(name, int(lanes) if lanes.isdigit() else 0, words, precision)
+
+
 @dataclass
 class State:
     """The state of a batch of runs: all that the next round needs, and nothing else."""
@@ -64,7 +95,7 @@ class State:
     history: Array | None = None  # models of the last rounds, (seeds, depth, d): k at k % depth
     clients: tuple[Array, ...] = ()  # the local rule's memories, each (seeds, L, ...), if kept
     sites: NDArray[np.int64] | None = None  # or, (seeds, L, 3), which ones the sites have kept
-    way: str = ""  # how a network engine trains the clients, where it has a choice
+    way: Way | None = None  # of training the clients, once it is chosen
 
 
 @dataclass

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from fedtaper.core.errors import FedtaperError, warn
-from fedtaper.core.protocols import Options, State, is_combining
+from fedtaper.core.protocols import Options, State, Way, is_combining
 from fedtaper.core.rules import Memoryless
 from fedtaper.engines import cpu, late
 from fedtaper.engines.cuda.session import PRECISIONS, CudaSession
@@ -45,8 +45,8 @@ class Cuda:
         self, experiment: Experiment, state: State, options: Options
     ) -> CudaSession | cpu.CpuSession:
         """Get ready to move the state on."""
-        precision = _precision(state.way, options.precision)
-        if state.way.startswith(KERNELS):  # a resumed run keeps its steps
+        way, precision = state.way, _precision(state.way, options.precision)
+        if way is not None and way.name == KERNELS:  # a resumed run keeps its steps
             if options.way is not None:
                 raise FedtaperError(
                     f'the stopped run is trained by the steps for images, not way="{options.way}": '
@@ -54,10 +54,10 @@ class Cuda:
                 )
             return CudaSession(experiment, state, PRECISIONS[precision or "bf16"])
         dtype = PRECISIONS[precision or "bf16"]
-        why = _in_general(experiment, options.way or state.way.partition(" ")[0])
+        why = _in_general(experiment, options.way or ("" if way is None else way.name))
         found = "" if why else _of_network(experiment, dtype)
         if not why and not found:
-            state.way = f"{KERNELS} {precision or 'bf16'} images in {precision or 'bf16'}"
+            state.way = Way(KERNELS, experiment.num_clients, "images", precision or "bf16")
             return CudaSession(experiment, state, dtype)
         if precision == "bf16":
             raise FedtaperError(
@@ -66,30 +66,25 @@ class Cuda:
         if found:
             warn(f"{found} in float32 on a GPU, and not by the steps for images")
         session = _general(experiment, state, options.way, precision == "float32")
-        if precision == "float32" and _kept(state.way) is None:
-            state.way += " in float32"
+        if precision == "float32" and state.way is not None:
+            state.way = replace(state.way, precision=precision)
         return session
 
 
 ENGINE = Cuda()
 
 
-def _kept(way: str) -> str | None:
-    """The precision that a State's way ends with."""
-    last = way.rpartition(" in ")[2]
-    return last if last in PRECISIONS else None
-
-
-def _precision(way: str, asked: str | None) -> str | None:
+def _precision(way: Way | None, asked: str | None) -> str | None:
     """The precision of a run: a resumed one computes as it began."""
-    if not way:
+    if way is None:
         return asked
-    if asked not in (None, _kept(way)):
+    kept = way.precision or None
+    if asked not in (None, kept):
         raise FedtaperError(
             f'the stopped run did not begin with precision="{asked}": resume without precision=, '
             "so that it ends as it would have"
         )
-    return _kept(way)
+    return kept
 
 
 def _in_general(e: Experiment, way: str) -> str:
@@ -124,5 +119,5 @@ def _general(e: Experiment, state: State, way: str | None, exact: bool) -> cpu.C
         raise
     except Exception as trouble:
         warn(f"stacking failed on this GPU ({type(trouble).__name__}): going client by client")
-        state.way = ""
+        state.way = None
         return kind(e, state, workers=1, device="cuda", way="per-client", exact=exact)

@@ -8,11 +8,13 @@ the way it began.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 
 from fedtaper.core.errors import FedtaperError, warn
-from fedtaper.core.protocols import State
+from fedtaper.core.protocols import State, Way
 from fedtaper.engines import WAYS
 from fedtaper.engines.network_client import Apart, Client, Trainer
 from fedtaper.engines.stacked.choice import choose
@@ -30,24 +32,26 @@ def trainer_of(
     dtype: torch.dtype = torch.float32,
 ) -> Trainer:  # fmt: skip
     """What trains the lanes: as the State says, or as asked; the State then keeps the choice."""
-    if state.way:
-        return _made(e, *_read(state.way, asked), own, dtype)
+    if state.way is not None:
+        way = _checked(state.way, asked)
+        return _made(e, way.name, way.lanes, own, dtype)
     if asked is not None:
-        way, why = _possible(e, asked, own.device)
+        name, why = _possible(e, asked, own.device)
     elif state.round:
-        way, why = PER_CLIENT, "as it began"  # by an older version
+        name, why = PER_CLIENT, "as it began"  # by an older version
     else:
-        way, why = choose(e, state, own, lambda: width_of(e, len(state.seeds), workers, own.device))
-    width = 1 if way == PER_CLIENT else width_of(e, len(state.seeds), workers, own.device)
+        width = partial(width_of, e, len(state.seeds), workers, own.device)
+        name, why = choose(e, state, own, width)
+    lanes = 1 if name == PER_CLIENT else width_of(e, len(state.seeds), workers, own.device)
     try:
-        trainer = _made(e, way, width, own, dtype)
-    except FedtaperError:
-        raise
-    except Exception as trouble:  # the compiler's: the stacked step itself has been tried
-        way, why = STACKED, f"torch.compile failed ({type(trouble).__name__})"
+        trainer = _made(e, name, lanes, own, dtype)
+    except Exception as trouble:
+        if name != COMPILED or isinstance(trouble, FedtaperError):
+            raise
+        name, why = STACKED, f"torch.compile failed ({type(trouble).__name__})"
         warn(f"{why}: the clients are trained stacked, without it")
-        trainer = _made(e, way, width, own, dtype)
-    state.way = f"{way} {width} {why}"
+        trainer = _made(e, name, lanes, own, dtype)
+    state.way = Way(name, lanes, why)
     return trainer
 
 
@@ -80,17 +84,16 @@ def _room(device: str) -> int:
     return int(GPU_SHARE * torch.cuda.mem_get_info()[0])
 
 
-def _read(stored: str, asked: str | None) -> tuple[str, int]:
-    """The way and the width that a State holds."""
-    way, width, *_ = [*stored.split(" ", 2), ""]
-    if way not in WAYS or not width.isdigit() or int(width) < 1:
+def _checked(way: Way, asked: str | None) -> Way:
+    """The way that a State holds, if it is one, and the one that was asked for."""
+    if way.name not in WAYS or way.lanes < 1:
         raise FedtaperError(
             "the stopped run was trained in a way that this engine or this version does not know: "
-            f"{stored!r:.40}"
+            f"{str(way)!r:.40}"
         )
-    if asked is not None and asked != way:
+    if asked is not None and asked != way.name:
         raise FedtaperError(
-            f'the stopped run is trained with way="{way}", not "{asked}": resume without way=, so '
-            "that it ends as it would have"
+            f'the stopped run is trained with way="{way.name}", not "{asked}": resume without '
+            "way=, so that it ends as it would have"
         )
-    return way, int(width)
+    return way
