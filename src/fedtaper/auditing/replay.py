@@ -86,8 +86,7 @@ def replay(experiment: Any, w: Array, seed: int) -> HeldOut:
     """Replay rounds of an experiment on images; w (rounds, d) are the models they started from."""
     import torch
 
-    from fedtaper.engines.network_client import one_thread
-    from fedtaper.problems.network import bind
+    from fedtaper.problems.network import bind, one_thread
 
     problem, rounds = experiment.problem, len(w)
     mix = problem.holdings / problem.holdings.sum(axis=1, keepdims=True)
@@ -123,7 +122,8 @@ def replay(experiment: Any, w: Array, seed: int) -> HeldOut:
 
 def replay_own(run: Run, data: Any, seed: int | None = None) -> HeldOut:
     """Replay rounds of a run on a user's own problem, on the server's data."""
-    from fedtaper.engines.network_client import Client, one_thread
+    from fedtaper.engines.network_client import Client
+    from fedtaper.problems.network import one_thread
 
     e = run.experiment
     if not isinstance(e.problem, Custom):

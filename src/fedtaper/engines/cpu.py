@@ -27,12 +27,13 @@ from fedtaper.core.protocols import (
 )
 from fedtaper.core.sketch import SKETCH, sketch
 from fedtaper.engines import KEEP_DIM, WAYS, taken_part
-from fedtaper.engines.network_client import Client, Lane, one_thread
+from fedtaper.engines.network_client import Client, Lane
 from fedtaper.engines.precision import single_precision
 from fedtaper.engines.stacked.ways import trainer_of
 from fedtaper.engines.steered import network_losses
 from fedtaper.engines.workers import Workers, can_fork, cores
 from fedtaper.experiment import Experiment
+from fedtaper.problems.network import one_thread
 from fedtaper.rules.behaviours import SCALED, actual_step_sizes, sent, tables
 
 SLOT_BYTES = 2**29  # clients' models held at once

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -130,14 +130,3 @@ class Apart:
         place = (i, lane.seed, lane.round)
         found = self.own.train(*place, anchors[row], a[:, i], memory, tuple(sent[row]))
         return [found], [self.own.w]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread per operation: two are very slow on a shared machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -255,6 +255,22 @@ def reference_gradient(problem: Any, client: int, w: Array, batch: Minibatches) 
 
 
 @contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread per operation: small tensors lose more by waiting for one another than they gain.
+
+    Two threads are very slow on a shared machine.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def evaluating(module: torch.nn.Module) -> Iterator[None]:
     """Evaluation mode and no gradients inside; afterwards every part is in its own mode again."""
     import torch

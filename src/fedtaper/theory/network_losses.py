@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, wraps
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedtaper.problems.network import one_thread
 
 Array = NDArray[np.float64]
 
@@ -17,23 +18,6 @@ def sample_covariance(rows: Array) -> Array:
     """Covariance over the rows, all equally likely: divided by their number."""
     centred = rows - rows.mean(axis=0)
     return np.asarray(centred.T @ centred / len(rows))
-
-
-def _on_one_thread(method: Callable[..., Any]) -> Callable[..., Any]:
-    """One thread: small tensors lose more by waiting for one another than they gain by more."""
-
-    @wraps(method)
-    def run(*given: Any) -> Any:
-        import torch
-
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            return method(*given)
-        finally:
-            torch.set_num_threads(before)
-
-    return run
 
 
 @dataclass(frozen=True)
@@ -138,7 +122,7 @@ class TorchLosses:
         place = torch.tensor(np.argsort(order))
         return torch.cat(parts)[place]
 
-    @_on_one_thread
+    @one_thread()
     def values(self, w: Array) -> Array:
         """Each client's loss: (..., L) for models (..., d)."""
         import torch
@@ -148,7 +132,7 @@ class TorchLosses:
             found = [self._over_clients(self._loss, torch.from_numpy(m.copy())) for m in models]
         return np.stack([f.numpy() for f in found]).reshape(*np.shape(w)[:-1], self.clients)
 
-    @_on_one_thread
+    @one_thread()
     def gradients(self, w: Array) -> Array:
         """By reverse differentiation."""
         import torch
@@ -156,7 +140,7 @@ class TorchLosses:
         point = torch.from_numpy(np.array(w, dtype=np.float64))
         return np.asarray(self._over_clients(torch.func.grad(self._loss), point).numpy())
 
-    @_on_one_thread
+    @one_thread()
     def hessian(self, w: Array, weights: Array) -> Array:
         """By reverse differentiation of the gradient of the weighted sum."""
         import torch
@@ -173,12 +157,12 @@ class TorchLosses:
             found = torch.autograd.functional.hessian(total, point)
         return np.asarray(0.5 * (found + found.T).numpy())
 
-    @_on_one_thread
+    @one_thread()
     def hessians(self, w: Array) -> Array:
         """One weighted Hessian for each client."""
         return np.stack([self.hessian(w, row) for row in np.eye(self.clients)])
 
-    @_on_one_thread
+    @one_thread()
     def noise(self, w: Array) -> Array:
         """Covariance of the single samples' gradients."""
         import torch
@@ -196,7 +180,7 @@ class TorchLosses:
             out.append(sample_covariance(rows.numpy()))
         return np.stack(out)
 
-    @_on_one_thread
+    @one_thread()
     def third(self, w: Array, weights: Array, spread: Array) -> Array:
         """Gradient of tr(spread Hessian) of the weighted sum: how noise shifts the optimum."""
         import torch
@@ -217,7 +201,7 @@ class TorchLosses:
         point = torch.from_numpy(np.array(w, dtype=np.float64))
         return np.asarray(torch.func.grad(bend)(point).numpy())
 
-    @_on_one_thread
+    @one_thread()
     def accuracies(self, w: Array) -> Array | None:
         """The share of correct answers, if the loss returns it."""
         import torch

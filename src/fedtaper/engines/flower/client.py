@@ -84,7 +84,8 @@ def judge(message: Message, context: Context, source: Source) -> Message:
     if is_network(e.problem):
         import torch
 
-        from fedtaper.engines.network_client import Client, one_thread
+        from fedtaper.engines.network_client import Client
+        from fedtaper.problems.network import one_thread
 
         own = Client(e)
         own.w.copy_(torch.from_numpy(w))
@@ -132,7 +133,8 @@ def _updates(
         return mine - w, {}, kept
     import torch
 
-    from fedtaper.engines.network_client import Client, one_thread
+    from fedtaper.engines.network_client import Client
+    from fedtaper.problems.network import one_thread
 
     own = Client(e)
     anchor = torch.from_numpy(w)
