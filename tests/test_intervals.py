@@ -195,6 +195,45 @@ def test_momentum(keeps):
     assert np.all(np.abs(off) < 0.25)
 
 
+@pytest.mark.parametrize(
+    ("rule", "c"),
+    [
+        (ft.Sgd(), 0.1),
+        (ft.Momentum(0.9), 0.01),
+        (ft.Momentum(0.9, nesterov=True), 0.01),
+        (ft.Momentum(0.9, reset=True), 0.02),
+        (ft.Momentum(0.9, nesterov=True, reset=True), 0.02),
+        (ft.Proximal(20.0), 0.1),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("scales", [(1, 1, 1), (1, 0.2, 0.5)], ids=str)
+def test_the_lag_is_that_of_the_rule_s_own_steps(rule, c, scales):
+    """Without noise: every client's updates by definition, long after the start."""
+    problem = ft.LinearRegression(num_clients=3, dim=2, samples=300, seed=1)
+    schedules = [ft.Power(c * scale, 0.8, 100) for scale in scales]
+    e = ft.Experiment(problem, schedules, 200, (30, 30, 20), local=rule)
+    a, b, _ = problem.moments
+    w, steps = problem.initial(0), e.step_sizes(0, e.rounds)
+    memories = [rule.init(w) for _ in range(3)]
+    for k in range(e.rounds):
+        moves = []
+        for i in range(3):
+            memory = memories[i] if rule.keeps == "run" else rule.init(w)
+            own = w
+            for step in range(e.steps[i]):
+                gradient = a[i] @ own - b[i]
+                own, memory = rule.step(own, gradient, w, steps[k, step, i], memory)
+            memories[i] = memory
+            moves.append(own - w)
+        w = w + np.mean(moves, axis=0)
+    n = float(e.rounds * e.period)
+    found = fluctuation(e, n)
+    off = np.linalg.norm(w - found.target)
+    assert np.linalg.norm(found.target + found.lag - w) < 0.15 * off
+    assert np.linalg.norm(ft.forecast(e, n).w - w) < 0.15 * off
+
+
 def test_a_stream_is_its_population():
     problem = ft.RegressionStream(num_clients=2, dim=2, feature_spread=1.0)
     e = ft.Experiment(problem, ft.Power(2.0, 0.76, 30), 80, 4, batch_size=20)

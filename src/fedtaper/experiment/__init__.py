@@ -294,8 +294,9 @@ class Experiment:
     def local_drift(self, n: ArrayLike) -> Array:
         """How far, in step sizes, a client has moved by itself when it updates, (..., L).
 
-        The mean over a round's updates, each weighted by its step size, of the sum of the step
-        sizes before it: about half of the round's sum.
+        The mean over a round's updates, each weighted by how much its gradient counts, of the
+        sum of the step sizes before it: about half of the round's sum. With momentum each step
+        size is multiplied by the velocity that gradients of 1 have built up until then.
         """
         return influences.local_drift(self, n)
 

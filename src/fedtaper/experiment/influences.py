@@ -54,8 +54,17 @@ def _taking(e: Experiment, weights: Array) -> Array:
 def local_drift(e: Experiment, n: ArrayLike) -> Array:
     """How far, in step sizes, a client has moved by itself when it updates, (..., L)."""
     a = e.steps_around(n)
-    sums = a.sum(axis=1)
-    return ((sums - (a * a).sum(axis=1) / sums) / 2).reshape(*np.shape(n), e.num_clients)
+    counts = e.local.counts(a)
+    if counts is a:
+        sums = a.sum(axis=1)
+        found = (sums - (a * a).sum(axis=1) / sums) / 2
+    else:
+        # gradients of 1 move update k by what the first counts in a round that ends there: the
+        # earlier a gradient, the more updates it still counts in, so this is in reverse order
+        moved = a * e.local.counts(np.ones((a.shape[1], 1)))[::-1]
+        before = np.cumsum(moved, axis=1) - moved
+        found = (counts * before).sum(axis=1) / counts.sum(axis=1)
+    return found.reshape(*np.shape(n), e.num_clients)
 
 
 def effective_influence(e: Experiment, rounds: NDArray[np.int64]) -> Array:

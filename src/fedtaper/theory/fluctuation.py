@@ -192,7 +192,7 @@ def _lags(e: Experiment, losses: Losses, w: Array, grid: Array) -> tuple[Array, 
     The mean is pulled to w*(p_n) plus the shift that local drift causes, while w*(p_n) moves.
     """
     bends, field = losses.hessians(w), -losses.gradients(w)
-    drifted = np.einsum("lij,lj->li", bends, field)
+    drifted = np.einsum("lij,lj->li", bends, field) + e.local.added_curvature * field
     targets = _targets(e, losses, w, grid)
     out = np.zeros((len(grid), len(w)))
     for j, (low, high) in enumerate(pairwise(grid)):
