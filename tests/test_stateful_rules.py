@@ -246,6 +246,20 @@ def test_the_final_model_is_the_equilibrium_of_the_effective_influence(case):
     judged(how, c, wrong, seeds=200, rounds=2500, steps=(2, 12))
 
 
+def test_a_forecast_knows_that_scaffold_corrects_the_drift():
+    problem = ft.LinearRegression(num_clients=3, dim=2, samples=300, seed=1)
+    schedules = [ft.Power(0.1, 0.8, 100), ft.Power(0.02, 0.8, 100), ft.Power(0.05, 0.8, 100)]
+    e = ft.Experiment(problem, schedules, 120, 30, batch_size=300)
+    for how, drifts in (({}, True), (ft.PRESETS["scaffold"], False)):
+        made = replace(e, **how)
+        w = ft.run(made, seeds=range(30), progress=False).w[:, -1]
+        far = ft.forecast(made, 3600.0)
+        spread = np.linalg.norm(w.std(axis=0))
+        assert np.linalg.norm(w.mean(axis=0) - far.w) < 0.8 * spread  # over four standard errors
+        moved = np.linalg.norm(far.w - far.equilibrium)
+        assert moved > 2 * spread if drifts else moved < 0.5 * spread
+
+
 def test_scaffold_keeps_influence_whoever_takes_part():
     how = {"participation": (1.0, 0.4), **ft.PRESETS["scaffold"]}
     judged(how, 2.0, lambda p: p * (1, 0.4), seeds=10, rounds=1200, steps=(2, 3))

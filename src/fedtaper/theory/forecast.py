@@ -85,10 +85,10 @@ def forecast(
 
     The ODE with p_n is solved over its own time, which grows like n^(1 - delta): n = 1e16 is
     only a few thousand units away. For regression it includes the drift of a client's
-    own model within a round, which shifts the equilibrium by the order of a step size. It
-    leaves out the mini-batch noise, of about the square root of the step size, and the
-    climb after a first step that is too large. For rules that remember earlier rounds it is where
-    the model goes once their memory has settled.
+    own model within a round, which shifts the equilibrium by the order of a step size (SCAFFOLD
+    corrects it). It leaves out the mini-batch noise, of about the square root of the step size,
+    and the climb after a first step that is too large. For rules that remember earlier rounds it
+    is where the model goes once their memory has settled.
 
     Args:
         experiment: what is run.
@@ -115,7 +115,8 @@ def forecast(
             )
     if start > n:
         raise FedtaperError(f"the model's clock {start:g} is already past n = {n:g}")
-    ode = replace(limit_ode(experiment, "finite"), drift=True)
+    # a client that is sent the others' mean gradient (SCAFFOLD) drifts with them, not apart
+    ode = replace(limit_ode(experiment, "finite"), drift=not experiment.local.receives)
     end = ode.clock.t(n)
     p_n, p = experiment.field_weights(n), experiment.limit_field_weights
     problem = experiment.problem
