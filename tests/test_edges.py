@@ -98,6 +98,21 @@ def test_a_step_beyond_all_numbers_is_a_warning_and_a_stored_divergence(tmp_path
     assert found.round <= 5 and "above 2: unstable" in found.reason
 
 
+@pytest.mark.filterwarnings("ignore::fedtaper.StabilityWarning")
+def test_what_is_asked_of_a_run_that_diverged_in_round_1_is_told_so(tiny):
+    e = ft.Experiment(tiny, ft.Constant(1e200), 30, 5, batch_size=4, challenges=ft.Challenges())
+    run = ft.run(e, updates=True, progress=False)
+    assert not len(run.round)
+    for ask in (
+        ft.audit, ft.intervals, ft.contributions, ft.noise_sums, ft.tracking_error, ft.bound,
+        ft.probability_one,
+    ):  # fmt: skip
+        with pytest.raises(ft.FedtaperError, match="no finite round: seed 0 diverged in round 1"):
+            ask(replace(run, experiment=replace(e, challenges=None)))
+    missing = ft.board(run).missing
+    assert sum("no finite round" in why for why in missing) == 2  # of the audit and intervals
+
+
 def test_forecasts_of_extreme_steps_are_answered_or_refused(tiny):
     for schedule, n in (
         (ft.Power(1e300, 0.8), 1e6),

@@ -210,6 +210,13 @@ class Run:
         return metrics_plot(self, metrics, None if path is None else as_path(path))
 
 
+def check_recorded(run: Run) -> None:
+    """Refuse a run without a single finite round, and say what became of it."""
+    if not len(run.round):
+        why = "; ".join(map(str, run.diverged)) or run.stopped
+        raise FedtaperError(f"the run has no finite round: {why}")
+
+
 def _tensor(array: NDArray[Any]) -> Any:
     """A torch tensor, or the array itself where torch is not installed."""
     try:

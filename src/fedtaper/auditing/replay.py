@@ -21,7 +21,7 @@ from fedtaper.core import draws
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.tables import Brief
 from fedtaper.problems.custom import Custom
-from fedtaper.results import Run
+from fedtaper.results import Run, check_recorded
 
 Array = NDArray[np.float64]
 FASTER = 0.24  # the second replay's excess: delta 1 for 0.76
@@ -128,6 +128,7 @@ def replay_own(run: Run, data: Any, seed: int | None = None) -> HeldOut:
     e = run.experiment
     if not isinstance(e.problem, Custom):
         raise FedtaperError(f"replays on your own data need Custom(...), not {e.problem!r:.60}")
+    check_recorded(run)
     if run.w is None or run.w0 is None or len(run.round) < int(run.round[-1]):
         raise FedtaperError(
             "replays need the model of every round: use a smaller model, or run with thin=1"

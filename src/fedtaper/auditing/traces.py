@@ -20,7 +20,7 @@ from fedtaper.core.schedules import Schedule, step_sizes
 from fedtaper.core.sketch import sketch
 from fedtaper.experiment import Experiment
 from fedtaper.problems.images import ImageClassification
-from fedtaper.results import Run
+from fedtaper.results import Run, check_recorded
 from fedtaper.rules.challenges import Answers
 
 Array = NDArray[np.float64]
@@ -39,6 +39,7 @@ def from_run(
     held_out: HeldOut | None,
 ) -> tuple[Trace, Array, Array, NDArray[np.int64], Array]:
     """The trace, declared influence at the end, declared deltas, rounds and clock."""
+    check_recorded(run)
     e = run.experiment
     if schedules is not None:
         e = replace(e, schedules=schedules, behaviours=())

@@ -14,7 +14,7 @@ from fedtaper.core.errors import FedtaperError
 from fedtaper.core.tables import Brief, html, plain
 from fedtaper.experiment import Experiment
 from fedtaper.outcomes.scaling import ENOUGH, average, critical
-from fedtaper.results import Run
+from fedtaper.results import Run, check_recorded
 from fedtaper.theory.fluctuation import Fluctuation, centres, fluctuation
 
 Array = NDArray[np.float64]
@@ -154,7 +154,8 @@ def intervals(
             raise FedtaperError('method="scaling" needs a run: it is computed from its models')
         return _predicted(source, level, of, n)
     check_type("intervals", source, Run)
-    if source.w is None or not len(source.round):
+    check_recorded(source)
+    if source.w is None:
         raise FedtaperError("this run kept no models (w is None): intervals need them")
     if method == "scaling":
         if of == "population":

@@ -20,7 +20,7 @@ from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import Options
 from fedtaper.engines.gate import choose
 from fedtaper.outcomes.contributions import MOST, Contributions, evaluate
-from fedtaper.results import Run
+from fedtaper.results import Run, check_recorded
 from fedtaper.theory.equilibria import shares
 from fedtaper.theory.losses import Losses, evaluated
 
@@ -34,6 +34,7 @@ def from_updates(
 ) -> Contributions:
     """Shapley values of a run's rounds, added up."""
     began = time.perf_counter()
+    check_recorded(run)
     if run.many:
         raise FedtaperError("contributions need a run of one seed: run one seed with updates=True")
     if run.updates is None or run.w is None or run.w0 is None:

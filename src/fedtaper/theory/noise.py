@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedtaper.core.checks import check_memory, check_type, check_whole
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.tables import Brief
-from fedtaper.results import Run
+from fedtaper.results import Run, check_recorded
 from fedtaper.theory.tracking import Fit, power_law
 
 Array = NDArray[np.float64]
@@ -65,11 +65,12 @@ def noise_sums(run: Run, points: int = 60) -> NoiseSums:
     True
     """
     check_type("noise_sums", run, Run)
+    check_recorded(run)
     check_whole("points", points, low=2)
     check_memory(f"{points:,} points", float(points) * run.update_norms[..., 0, :].size)
     from fedtaper.theory.replayed import replayed
 
-    total = int(run.round[-1]) if len(run.round) else 0
+    total = int(run.round[-1])
     if total < 8:
         raise FedtaperError(f"noise sums need a run of at least 8 rounds, not {total}")
     rounds = np.unique(np.geomspace(1, total, points).astype(np.int64))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedtaper.core.checks import as_list, check_number, check_type
 from fedtaper.core.errors import FedtaperError, nearest
 from fedtaper.core.tables import Brief
-from fedtaper.results import Run
+from fedtaper.results import Run, check_recorded
 
 Array = NDArray[np.float64]
 EPS = (1.0, 0.3, 0.1, 0.03)
@@ -68,6 +68,7 @@ def probability_one(run: Run, eps: Sequence[float] = EPS, metric: str = "error")
     (True, 0.0)
     """
     check_type("probability_one", run, Run)
+    check_recorded(run)
     if not isinstance(metric, str) or metric not in run.metrics:
         known, near = ", ".join(run.metrics), nearest(str(metric), run.metrics)
         raise FedtaperError(f"the run has no metric {metric!r:.80} (it has {known}){near}")

@@ -22,7 +22,7 @@ from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import as_quadratic, is_quadratic
 from fedtaper.core.tables import Brief
 from fedtaper.experiment import Experiment
-from fedtaper.results import Run
+from fedtaper.results import Run, check_recorded
 from fedtaper.theory.ode import KINDS, Kind, LimitOde, limit_ode
 
 Array = NDArray[np.float64]
@@ -161,12 +161,11 @@ def tracking_error(
 
 def round_record(run: Run) -> tuple[Array, Array]:
     """All shared models (seeds, rounds + 1, d) and times T_0, T_1, ...; first those before 1."""
+    check_recorded(run)
     if run.w is None or run.w0 is None:
         raise FedtaperError(
             "the run kept no trajectory of its model, so it cannot be compared with the ODE"
         )
-    if not len(run.round):
-        raise FedtaperError("the run has no finite round: " + "; ".join(map(str, run.diverged)))
     if len(run.round) != run.round[-1]:
         raise FedtaperError("the run recorded only some rounds: run it again with thin=1")
     w, first = (run.w, run.w0) if run.many else (run.w[None], run.w0[None])
