@@ -125,6 +125,55 @@ def test_updates_add_up_over_the_rounds_that_matter():
     assert abs(found.shapley.sum() - found.worth) < 1e-9 * found.worth
 
 
+SMALL = ft.LinearRegression(num_clients=3, samples=60, dim=2, feature_spread=1.0, seed=4)
+
+
+def small(**how):
+    return ft.Experiment(SMALL, ft.Power(0.1, 0.8, 30), 40, 3, batch_size=20, **how)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"participation": 0.5},
+        {"participation": 0.5, "average_over": "present"},
+        {"participation": ft.Exactly(1), "average_over": "present"},
+        {"server": ft.Normalised("samples")},
+        {"local": ft.Momentum(0.5)},
+        ft.PRESETS["scaffold"],
+        {"behaviours": {2: ft.Idle()}},
+        {"server": ft.Clipped(norm=1e9)},
+    ],
+    ids=str,
+)
+def test_a_run_s_contributions_add_up_to_what_it_gained(how, monkeypatch):
+    """Every round counts here, so nothing is left out."""
+    monkeypatch.setattr("fedtaper.outcomes.recorded_rounds.TRUNCATE", 0.0)
+    run = ft.run(small(**how), updates=True, progress=False)
+    gained = SMALL.losses(run.w0).mean() - SMALL.losses(run.w[-1]).mean()
+    np.testing.assert_allclose(ft.contributions(run).shapley.sum(), gained, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"server": ft.AverageMomentum(0.5)}, "did not move by the weighted sum"),
+        ({"server": ft.Adam()}, "did not move by the weighted sum"),
+        ({"server": ft.Clipped(norm=0.01)}, "did not move by the weighted sum"),
+        (ft.PRESETS["feddyn"], "did not move by the weighted sum"),
+        ({"delays": (0, 5, 10)}, "not all made from its own model"),
+        ({"asynchronous": ft.Asynchronous(buffer=2)}, "not all made from its own model"),
+        ({"participation": 0.5, "own_clock": True}, "not all made from its own model"),
+    ],
+    ids=str,
+)
+def test_rounds_that_are_not_the_sum_of_their_updates_are_refused(how, says):
+    run = ft.run(small(**how), updates=True, progress=False)
+    with pytest.raises(ft.FedtaperError, match=says):
+        ft.contributions(run)
+
+
 @pytest.mark.parametrize("which", ["regression", "logistic"])
 def test_prices_are_those_of_full_solves(which):
     if which == "regression":

@@ -26,6 +26,7 @@ from fedtaper.theory.losses import Losses, evaluated
 
 Array = NDArray[np.float64]
 TRUNCATE = 0.01  # rounds that change the loss by less than this share of the largest change
+ROUNDING = 0.05  # of the moves: what networks trained once more, in other precision, may be off
 FEW = 6  # clients whose coalitions are all evaluated, in every round
 
 
@@ -43,10 +44,10 @@ def from_updates(
             "updates=True (a model of more than 20,000 parameters keeps none)"
         )
     e = run.experiment
-    if e.server.rescales:
+    if not e.in_step:
         raise FedtaperError(
-            f"{e.server!r} rescales updates, so the gain of a round cannot be divided among them: "
-            "use Average()"
+            "with delays, an asynchronous server or own clocks a round's updates are not all made "
+            "from its own model, so its gain cannot be divided among them"
         )
     if len(run.round) != e.rounds or np.any(np.diff(run.round) != 1):
         raise FedtaperError(
@@ -57,9 +58,15 @@ def from_updates(
     before = np.concatenate([run.w0[None], run.w[:-1]])
     change = (losses.values(before) - losses.values(np.asarray(run.w))) @ counts
     kept = np.flatnonzero(np.abs(change) >= TRUNCATE * np.abs(change).max())
-    server = e.server_weights(e.step_sums(0, e.rounds))
+    server, _ = e.round_weights(0, e.rounds, run.seeds[0])
     moves = server[kept][:, :, None] * _updates(run, before, kept)
     start = before[kept]
+    off = np.asarray(run.w)[kept] - start - moves.sum(axis=1)
+    if not np.linalg.norm(off) <= ROUNDING * np.linalg.norm(moves):
+        raise FedtaperError(
+            f"with {e.server!r} the model did not move by the weighted sum of the clients' "
+            "updates, so the gain of a round cannot be divided among them: use Average()"
+        )
 
     def game(masks: NDArray[np.bool_]) -> Array:
         worth = np.zeros((len(masks), losses.clients))
