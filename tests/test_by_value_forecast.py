@@ -100,6 +100,15 @@ def test_a_forecast_includes_the_drift_within_a_round():
     assert np.linalg.norm(found - exact) < 0.1 * np.linalg.norm(plain - exact)
 
 
+def test_a_forecast_is_for_what_is_declared_and_says_so():
+    e = experiment(names=("a", "b", "c"), behaviours={2: ft.Idle()})
+    found, honest = ft.forecast(e, n=400), ft.forecast(experiment(), n=400)
+    np.testing.assert_array_equal(found.w, honest.w)
+    assert "(c): the forecast is for the declared step sizes" in found.note
+    with pytest.raises(ft.FedtaperError, match="what was declared"):
+        found.interval()
+
+
 # ------------------------------------------------------------------ a network
 
 

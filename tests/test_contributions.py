@@ -174,6 +174,33 @@ def test_rounds_that_are_not_the_sum_of_their_updates_are_refused(how, says):
         ft.contributions(run)
 
 
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"server": ft.Clipped(norm=0.05)}, "not a weighted mean"),
+        ({"server": ft.Clipped()}, "not a weighted mean"),
+        ({"server": ft.Median()}, "not a weighted mean"),
+        ({"local": ft.AdamW()}, "scales each coordinate"),
+        ({"behaviours": {2: ft.Idle()}}, r"behaviours are set \(client 2\)"),
+    ],
+    ids=str,
+)
+def test_experiments_that_do_not_go_to_their_optimum_have_no_exact_answers(how, says):
+    e = small(**how)
+    run = ft.run(e, progress=False)
+    for ask in (
+        lambda: ft.intervals(run),
+        lambda: ft.intervals(run, method="scaling"),
+        lambda: ft.intervals(e),
+        lambda: ft.contributions(e),
+        lambda: ft.price(e),
+    ):
+        with pytest.raises(ft.FedtaperError, match=says):
+            ask()
+    page = ft.board(run)
+    assert page.intervals is None and page.contributions is None
+
+
 @pytest.mark.parametrize("which", ["regression", "logistic"])
 def test_prices_are_those_of_full_solves(which):
     if which == "regression":

@@ -113,9 +113,11 @@ def test_a_lone_attacker_decides_the_mean_and_not_the_robust_ones():
 
 
 def test_what_robust_means_do_to_influence_is_said(tiny):
-    e = experiment(tiny, server=ft.Median())
-    with pytest.raises(ft.FedtaperError, match="weighted mean"):
-        ft.limit_ode(e)
+    for rule in RULES:
+        e = experiment(tiny, server=rule)
+        for ask in (ft.limit_ode, lambda e: ft.forecast(e, 1e5), ft.intervals):
+            with pytest.raises(ft.FedtaperError, match="weighted mean"):
+                ask(e)
     assert ft.Median().erases_influence
     assert ft.Trimmed().erases_influence
     assert ft.Clipped().erases_influence

@@ -97,7 +97,7 @@ def _error_bars(found: list[Forecast]) -> tuple[list[str], str]:
 
 
 def _vector(f: Forecast) -> str:
-    if f.note:
+    if np.isnan(f.w).any():
         return "-"
     shown = " ".join(f"{value:.4f}" for value in f.w[:4])
     return shown + (f" ... ({len(f.w)})" if len(f.w) > 4 else "")

@@ -23,7 +23,7 @@ from fedtaper.core.errors import FedtaperError
 from fedtaper.core.tables import Brief, html, label, plain
 from fedtaper.experiment import Experiment
 from fedtaper.results import Run
-from fedtaper.theory.equilibria import minimiser, shares
+from fedtaper.theory.equilibria import minimiser, refuse_elsewhere, shares
 from fedtaper.theory.losses import Losses, QuadraticLosses, losses_of
 
 Array = NDArray[np.float64]
@@ -147,6 +147,7 @@ def contributions(
         found = from_updates(source, held_out, weights, permutations, seed)
         return replace(found, names=source.experiment.names or ())
     if isinstance(source, Experiment):
+        refuse_elsewhere(source)
         names = source.names or ()
         p, source = source.influence().raw, source.problem
     losses = losses_of(source)

@@ -15,6 +15,7 @@ from fedtaper.core.tables import Brief, html, plain
 from fedtaper.experiment import Experiment
 from fedtaper.outcomes.scaling import ENOUGH, average, critical
 from fedtaper.results import Run, check_recorded
+from fedtaper.theory.equilibria import refuse_elsewhere
 from fedtaper.theory.fluctuation import Fluctuation, centres, fluctuation
 
 Array = NDArray[np.float64]
@@ -157,6 +158,7 @@ def intervals(
     check_recorded(source)
     if source.w is None:
         raise FedtaperError("this run kept no models (w is None): intervals need them")
+    refuse_elsewhere(source.experiment)
     if method == "scaling":
         if of == "population":
             raise FedtaperError('of="population" needs method="plug-in"')

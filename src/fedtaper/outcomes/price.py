@@ -17,7 +17,7 @@ from fedtaper.core.protocols import as_network, checked_problem, is_quadratic
 from fedtaper.core.schedules import Power
 from fedtaper.experiment import Experiment
 from fedtaper.simulation.drive import run as simulate
-from fedtaper.theory.equilibria import shares
+from fedtaper.theory.equilibria import refuse_elsewhere, shares
 from fedtaper.theory.losses import LARGEST
 from fedtaper.theory.network_losses import TorchLosses
 from fedtaper.theory.prices import PERCENT, Price, exact_price
@@ -70,6 +70,8 @@ def price(
             np.ones(problem.num_clients) if given is None else given, problem.num_clients
         )
         try:
+            if e is not None:
+                refuse_elsewhere(e)
             return replace(exact_price(problem, share), names=_names(e))
         except FedtaperError as trouble:
             hint = "" if e is None else '; paired runs do not need this: method="runs"'

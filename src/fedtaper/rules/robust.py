@@ -21,7 +21,7 @@ from fedtaper.rules.server import Array, _shares
 class _Coordinates(PlainServer):
     """A mean taken coordinate by coordinate: no weights, so no planned influence."""
 
-    rescales: ClassVar[bool] = True  # not a weighted mean of the models: no limit ODE
+    rescales: ClassVar[bool] = True
     erases_influence: ClassVar[bool] = True  # type: ignore[misc]  # a constant, and no field of a dataclass
 
     def weights(self, samples: Array, steps: Array, step_sums: Array) -> Array:

@@ -9,6 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core.checks import as_numbers
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.protocols import is_combining
+from fedtaper.experiment import Experiment
 from fedtaper.rules.goals import Total
 from fedtaper.theory.convex import solve
 from fedtaper.theory.convexity import refuse_endless
@@ -38,6 +40,26 @@ def equilibrium(problem: Any, p: ArrayLike, start: Array | None = None) -> Array
     True
     """
     return minimiser(losses_of(problem), shares(p, problem.num_clients), start)
+
+
+def refuse_elsewhere(e: Experiment) -> None:
+    """Refuse an experiment whose model does not go to w*(p) of its influences."""
+    if is_combining(e.server):
+        raise FedtaperError(
+            f"{e.server!r} is not a weighted mean, so the model does not go to the optimum of the "
+            "influences (a norm that clips no update changes nothing: then use Average())"
+        )
+    if e.local.rescales:
+        raise FedtaperError(
+            f"{e.local!r} scales each coordinate separately, so the model does not go to the "
+            "optimum of the influences: use Sgd, or Momentum"
+        )
+    if e.behaviours:
+        who = ", ".join(e.name(client) for client, _ in e.behaviours)
+        raise FedtaperError(
+            f"behaviours are set ({who}), so the model does not go to the optimum of the declared "
+            "influences: replace(e, behaviours={}) is what was declared"
+        )
 
 
 def minimiser(losses: Losses, p: Array, start: Array | None = None) -> Array:

@@ -28,7 +28,7 @@ from fedtaper.core.errors import FedtaperError
 from fedtaper.core.participation import Participation
 from fedtaper.experiment import Experiment
 from fedtaper.theory.clock import OdeClock
-from fedtaper.theory.equilibria import minimiser, sensitivity
+from fedtaper.theory.equilibria import minimiser, refuse_elsewhere, sensitivity
 from fedtaper.theory.losses import Losses, losses_of
 from fedtaper.theory.network_losses import TorchLosses
 
@@ -100,6 +100,7 @@ def fluctuation(e: Experiment, n: float) -> Fluctuation:
 
 
 def _refuse(e: Experiment) -> None:
+    refuse_elsewhere(e)
     plain = e.average_over == "all" and e.delays is None and e.asynchronous is None
     chances = not isinstance(e.participation, Participation)
     if not (

@@ -30,7 +30,8 @@ class Forecast(Brief):
     Attributes:
         experiment: the experiment.
         n, t: the clock value, and the ODE's time at it.
-        w: the model, (d,); NaN if it cannot be followed, and ``note`` then says why.
+        w: the model, (d,); NaN if it cannot be followed, and ``note`` then says why. It also
+            says if clients do not do what they declare: the forecast is for what they declare.
         influence: effective influences p_n at n; ``limit_influence``: their limit p.
         equilibrium: w*(p_n), which the model follows, and ``limit``: w*(p), where it ends
             (None if the problem has no closed form).
@@ -121,6 +122,9 @@ def forecast(
     p_n, p = experiment.field_weights(n), experiment.limit_field_weights
     problem = experiment.problem
     model, note = _model(ode, w, ode.clock.t(start), end)
+    if experiment.behaviours and not note:
+        who = ", ".join(experiment.name(client) for client, _ in experiment.behaviours)
+        note = f"behaviours are set ({who}): the forecast is for the declared step sizes"
     return Forecast(
         experiment=experiment,
         n=float(n),

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedtaper.core.checks import as_numbers, check_number, check_type, one_of
 from fedtaper.core.errors import FedtaperError
-from fedtaper.core.protocols import as_quadratic, is_quadratic
+from fedtaper.core.protocols import as_quadratic, is_combining, is_quadratic
 from fedtaper.experiment import Experiment
 from fedtaper.theory.clock import OdeClock
 
@@ -51,10 +51,10 @@ def limit_ode(experiment: Experiment, influence: Kind = "limit") -> LimitOde:
     """
     check_type("limit_ode", experiment, Experiment)
     one_of("influence", influence, KINDS)
-    if experiment.server.rescales:
+    if experiment.server.rescales or is_combining(experiment.server):
         raise FedtaperError(
-            f"the limit ODE is that of a weighted mean of the clients' models; "
-            f"{experiment.server!r} scales each coordinate separately: use Average or Normalised"
+            f"the limit ODE is that of a weighted mean of the clients' models, which "
+            f"{experiment.server!r} is not: use Average or Normalised"
         )
     if experiment.local.rescales:
         raise FedtaperError(

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedtaper.core.checks import check_type
 from fedtaper.core.errors import FedtaperError, StabilityWarning, warn
-from fedtaper.core.protocols import as_quadratic, as_stream, is_quadratic
+from fedtaper.core.protocols import as_quadratic, as_stream, is_combining, is_quadratic
 from fedtaper.experiment import Experiment
 
 MEASURABLE = 200_000  # parameters up to which a curvature is measured unasked
@@ -146,7 +146,8 @@ def stability_at(experiment: Experiment, curvature: Any) -> Stability:
     if not len(bad):
         return Stability((), float(first.max()), float(curvature.max()), 0.0, 0, 0.0, 0.0, 0.0)
     worst = int(bad[np.argmax(first[bad] * curvature[bad])])
-    scaled = experiment.server.rescales or not is_quadratic(experiment.problem)
+    other = experiment.server.rescales or is_combining(experiment.server)
+    scaled = other or not is_quadratic(experiment.problem)
     peak, peak_round, growth = (math.nan, 0, math.nan) if scaled else _expected_growth(experiment)
     schedule = experiment.schedules[worst]
     offset = 0.0

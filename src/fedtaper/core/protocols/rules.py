@@ -124,7 +124,10 @@ class ServerRule(Protocol):
 
 @runtime_checkable
 class CombiningRule(ServerRule, Protocol):
-    """A server rule that needs each client's update, not only their sum, such as a median."""
+    """A server rule that needs each client's update, not only their sum, such as a median.
+
+    It is no weighted mean, so there is no limit ODE, and no interval, price or contribution.
+    """
 
     def combine(self, updates: Any, weights: Any) -> Any:
         """The update that ``step`` gets, from the participants' updates, (clients, d)."""
