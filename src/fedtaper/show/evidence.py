@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from fedtaper.auditing.history import History
-from fedtaper.show import style
+from fedtaper.show import labels, style
 
 COLUMNS, SHOWN = 2, 12
+NAME = 22  # characters of a name over half a page, with a verdict
 ACCUSED, FINE, UNSURE = style.COLOURS[1], style.COLOURS[2], style.COLOURS[0]
 
 
@@ -48,4 +49,4 @@ def _panel(axis: Any, h: History) -> None:
     axis.set_ylim(bottom, max(high, c.declared_delta) + 0.2)
     axis.plot(h.asked, np.full(len(h.asked), bottom), "|", color="#555555", markersize=9)
     since = "" if c.since is None else f", since round {c.since}"
-    axis.set_title(f"{h.name}: {c.verdict}{since}")
+    axis.set_title(f"{labels.short([h.name], NAME)[0]}: {c.verdict}{since}")

@@ -74,6 +74,20 @@ def who(names: Sequence[str], group: ClientGroup) -> str:
     )
 
 
+def short(names: Sequence[str], width: int = 14) -> list[str]:
+    """Names that fit beside an axis: long ones lose their middle, and stay different.
+
+    >>> short(["north", "University Hospital 1", "University Hospital 2"])
+    ['north', 'Universi…tal 1', 'Universi…tal 2']
+    """
+    front, back = width - 6, 5
+    out = [n if len(n) <= width else f"{n[:front].rstrip()}…{n[-back:].lstrip()}" for n in names]
+    return [
+        name if out.count(name) == 1 else f"{name[: width - 4].rstrip('… ')}… {i}"
+        for i, name in enumerate(out)
+    ]
+
+
 def taper(group: ClientGroup) -> str:
     """A group's step size as a formula that no line break divides."""
     return group.taper.replace(" ", "\N{NO-BREAK SPACE}")

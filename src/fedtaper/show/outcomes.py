@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 
 from fedtaper.core.checks import as_path
-from fedtaper.core.tables import label
+from fedtaper.show import labels
 from fedtaper.show.style import COLOURS, figure
+
+TICKS = 15  # clients whose names an axis has room for
+LEVEL = 24  # characters that fit side by side under half a page
 
 
 def fair_shares(found: Any, path: Path) -> Path:
@@ -106,8 +109,8 @@ def price_map(found: Any, path: str | Path) -> Path:
     with figure(path, height=3.0) as axes:
         words = ("1 % more for client", "change of the loss of client")
         _heat(axes[0, 0], found.loss, *words, found.names)
-        rows = [label(found.names, i) for i in found.clients]
-        axes[0, 0].set_yticks(range(len(rows)), rows)
+        rows = labels.short(found.names) or [str(i) for i in range(found.loss.shape[1])]
+        client_ticks(axes[0, 0].yaxis, len(found.clients), [rows[i] for i in found.clients])
     return path
 
 
@@ -127,6 +130,11 @@ def _heat(
 
 
 def client_ticks(axis: Any, count: int, names: Sequence[str] = ()) -> None:
-    """The clients' names, or whole numbers; not too many."""
-    places = np.arange(0, count, max(1, -(-count // 15)))
-    axis.set_ticks(places, [names[int(i)] for i in places] if names else None)
+    """The clients' names, or whole numbers; not too many, and no two over each other."""
+    places = np.arange(0, count, max(1, -(-count // TICKS)))
+    shown = labels.short(names)
+    texts = [shown[int(i)] for i in places] if shown else None
+    axis.set_ticks(places, texts)
+    if axis.axis_name == "x" and texts and sum(map(len, texts)) > LEVEL:
+        for text in axis.get_ticklabels():
+            text.set(rotation=45, ha="right", rotation_mode="anchor")

@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fedtaper.show import style
+from fedtaper.show import labels, style
+
+SHOWN, NUMBERS = 3, 12  # names, and numbers, of clients that a legend has room for
+ROOM = 24  # characters of a name in a legend of two columns
 
 
 def influence_over_rounds(plan: Any, path: Path) -> Path:
@@ -32,15 +35,21 @@ def influence_over_rounds(plan: Any, path: Path) -> Path:
         style.log_axis(axis)
         style.rounds_axis(axis, log=e.rounds > 50)
         axis.set_ylabel("effective influence")
-        style.key(axes, columns=2)
+        longest = max(len(text) for text in axis.get_legend_handles_labels()[1])
+        style.key(axes, columns=1 if longest > ROOM else 2)
     return path
 
 
 def _who(names: Sequence[str] | None, clients: list[int]) -> str:
     if names:
-        return ", ".join(names[i] for i in clients)
+        shown = labels.short(names)
+        if len(clients) > SHOWN:
+            return f"{', '.join(shown[i] for i in clients[:2])} and {len(clients) - 2} more"
+        return ", ".join(shown[i] for i in clients)
     if len(clients) == 1:
         return f"client {clients[0]}"
     if len(clients) > 2 and clients[-1] - clients[0] == len(clients) - 1:
         return f"clients {clients[0]} to {clients[-1]}"
+    if len(clients) > NUMBERS:
+        return f"{len(clients)} clients"
     return "clients " + ", ".join(map(str, clients))
