@@ -10,14 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from fedtaper.auditing import audit as audit_run
-from fedtaper.cli import paths
+from fedtaper.cli import paths, planned
 from fedtaper.cli.names import load_run, read_file
 from fedtaper.cli.terminal import give, say, table
 from fedtaper.core.errors import AssumptionWarning, FedtaperError
 from fedtaper.planning.plan import RULES
 from fedtaper.planning.plan import plan as make_plan
-
-SETTINGS = ("local_steps", "local_epochs", "batch_size", "clock", "participation", "local")
 
 
 def plan(
@@ -62,12 +60,21 @@ def plan(
     Examples: fedtaper plan 1 0.1 0.1 --rounds 100 --local-steps 5 --out plan.toml;
     fedtaper plan "client 0 counts 10x" --clients 10 --rounds 100 --local-steps 5
     """
-    settings = _settings(file, local_steps, local_epochs, clock, participation)
-    if file is None:
+    given = _given(local_steps, local_epochs, clock, participation)
+    settings = given
+    if file is not None:
+        settings = planned.settings_of(read_file(file))
+        planned.check_out(file, out)
+        if {"local_steps", "local_epochs"} & given.keys():
+            settings |= {"local_steps": None, "local_epochs": None, "clock": None}
+        settings |= given
+    else:
         if clients is None and samples is None and isinstance(_target(target)[0], str):
             raise FedtaperError("how many clients? Give --clients or --samples, or a --file")
-        settings["num_clients"] = clients
+        settings = {**given, "num_clients": clients}
         settings["sizes"] = None if samples is None else _numbers("--samples", samples, int)
+        if not {"local_steps", "local_epochs"} & given.keys():
+            raise FedtaperError("give --local-steps or --local-epochs, or a --file that has them")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AssumptionWarning)  # printed below the table
         found = make_plan(
@@ -83,7 +90,9 @@ def plan(
         table(f"\n{found.prices.title}", head, rows)
     if plot is not None:
         say(f"Drawn: {found.plot(plot)}")
-    if out is not None:
+    if out is not None and file is not None:
+        planned.write(file, e, out, given | ({"clock": e.clock} if given else {}))
+    elif out is not None:
         say(f"Written: {found.save(out)}. Next: fedtaper run {out}")
 
 
@@ -129,23 +138,12 @@ def audit(
         )
 
 
-def _settings(
-    file: Path | None,
-    local_steps: int | None,
-    local_epochs: int | None,
-    clock: str | None,
-    participation: str | None,
+def _given(
+    local_steps: int | None, local_epochs: int | None, clock: str | None, participation: str | None
 ) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    if file is not None:
-        e = read_file(file)
-        out = {name: getattr(e, name) for name in (*SETTINGS, "problem", "server", "seed")}
-    if local_steps is not None or local_epochs is not None:
-        out |= {"local_steps": local_steps, "local_epochs": local_epochs}
-    if out.get("local_steps") is None and out.get("local_epochs") is None:
-        raise FedtaperError("give --local-steps or --local-epochs, or a --file that has them")
-    if clock is not None:
-        out["clock"] = clock
+    """The settings of an experiment that the command line replaces."""
+    named = {"local_steps": local_steps, "local_epochs": local_epochs, "clock": clock}
+    out: dict[str, Any] = {name: held for name, held in named.items() if held is not None}
     if participation is not None:
         rates = _numbers("--participation", participation, float)
         out["participation"] = rates[0] if len(rates) == 1 else tuple(rates)

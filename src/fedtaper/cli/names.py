@@ -13,15 +13,23 @@ from fedtaper.experiment import Experiment
 from fedtaper.results import Run
 from fedtaper.show.labels import clients
 from fedtaper.storage.config import read_toml
-from fedtaper.storage.store import SITES, load
+from fedtaper.storage.store import CONFIG, SITES, load
 
 
-def load_run(folder: Path) -> Run:
-    """The run in a folder."""
+def load_run(folder: Path, own: bool = False) -> Run:
+    """The run in a folder.
+
+    With ``own``, a problem of the user's own code is made again by the function that the settings
+    name; it must have the same data. Without, no function is called.
+    """
     run = load(folder)
-    if not (folder / SITES).is_file():
+    if (folder / SITES).is_file():
+        return replace(run, experiment=_named(run.experiment, clients(run)))
+    if not own or run.experiment.problem.kind != "recorded":
         return run
-    return replace(run, experiment=_named(run.experiment, clients(run)))
+    with quietly():
+        problem = read_toml(folder / CONFIG).problem
+    return run if problem.kind == "recorded" else load(folder, problem=problem)
 
 
 def read_file(file: Path) -> Experiment:

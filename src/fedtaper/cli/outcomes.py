@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 
 from fedtaper.cli import paths
-from fedtaper.cli.influence import SETTINGS
 from fedtaper.cli.names import load_run, read_file
+from fedtaper.cli.planned import check_out, settings_of, write
 from fedtaper.cli.terminal import say, status, table
 from fedtaper.cli.theory import File
-from fedtaper.core.errors import AssumptionWarning
+from fedtaper.core.errors import AssumptionWarning, FedtaperError, warn
 from fedtaper.experiment import Experiment
 from fedtaper.outcomes.board import board as find_board
 from fedtaper.outcomes.contributions import Contributions
@@ -56,6 +56,7 @@ def fair(
     Example: fedtaper fair examples/case1.toml --constraint "nobody more than 5% worse"
     """
     e = read_file(file)
+    check_out(file, out)
     found = find_fair(e.problem, goal, constraints=constraint or (), q=q, t=t)
     head, *rows = found.rows()
     table(f"Goal: {found.goal}", head, rows)
@@ -64,7 +65,7 @@ def fair(
     if plot is not None:
         say(f"Drawn: {found.plot(plot)}")
     if out is not None:
-        _write_plan(found, e, out)
+        _write_plan(found, e, file, out)
 
 
 def intervals(
@@ -85,7 +86,7 @@ def intervals(
 
     Example: fedtaper intervals runs/case3 --level 0.9
     """
-    given = read_file(source) if source.is_file() else load_run(source)
+    given = read_file(source) if source.is_file() else load_run(source, own=True)
     found = find_intervals(given, level=level, method=method, of=of)  # type: ignore[arg-type]  # checked there
     _show(found, found.notes, plot)
 
@@ -120,7 +121,7 @@ def contributions(
 
     Example: fedtaper contributions examples/case1.toml
     """
-    given = read_file(source) if source.is_file() else load_run(source)
+    given = read_file(source) if source.is_file() else load_run(source, own=True)
     with status("looking for what each client contributed"):
         found = find_contributions(given, method=method, permutations=permutations)  # type: ignore[arg-type]  # checked there
     _show(found, found.notes, plot)
@@ -154,7 +155,11 @@ def board(
 
     Example: fedtaper board runs/case1 --goal minmax
     """
-    made = load_run(run)
+    try:
+        made = load_run(run, own=True)
+    except FedtaperError as trouble:  # without the losses there is still much to say
+        made = load_run(run)
+        warn(str(trouble))
     asked = None
     if goal is not None:
         asked = find_fair(made.experiment.problem, goal, constraints=constraint or (), q=q, t=t)
@@ -165,11 +170,11 @@ def board(
         say(text)
 
 
-def _write_plan(found: Fair, e: Experiment, out: Path) -> None:
-    settings = {name: vars(e)[name] for name in (*SETTINGS, "server", "seed")}
+def _write_plan(found: Fair, e: Experiment, file: Path, out: Path) -> None:
+    settings = {name: held for name, held in settings_of(e).items() if name != "problem"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AssumptionWarning)
         made = found.plan(e.rounds, **settings)
     for text in (*(f"warning: {w}" for w in made.warnings), made.advice):
         say(text)
-    say(f"Written: {made.save(out)}. Next: fedtaper run {out}")
+    write(file, made.experiment, out, {})

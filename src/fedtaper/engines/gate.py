@@ -62,8 +62,9 @@ def choose(experiment: Experiment, engine: str | Engine | None, options: Options
     kind = experiment.problem.kind
     if kind == "recorded":
         raise FedtaperError(
-            "a recorded run has only its sites' sizes, not their code and data: it can be "
-            "reported and audited, but not run"
+            "only the sizes of this problem are known, not its code and data, so it can be "
+            "reported and audited, but not run: pass the problem, as in "
+            "ft.load(folder, problem=...), or run the file that names it"
         )
     wanted = ("cuda",) if kind == "network" and options.device == "cuda" else PREFERRED[kind]
     refused = []

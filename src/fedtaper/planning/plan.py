@@ -22,7 +22,7 @@ from fedtaper.core.protocols import checked_problem
 from fedtaper.core.schedules import Power
 from fedtaper.core.tables import html, label, plain
 from fedtaper.experiment import Experiment
-from fedtaper.planning.targets import RULES, Fade, Target, are_texts, targets
+from fedtaper.planning.targets import RULES, Fade, Target, are_texts, targets, tidy
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.storage import durable
 from fedtaper.storage.config import to_toml
@@ -213,7 +213,7 @@ def plan(
     for client, fade in fades.items():
         schedules[client], refused = _fading(base, schedules, client, fade)
         told += refused
-    made = replace(base, schedules=tuple(schedules))
+    made = replace(base, schedules=tuple(map(tidy, schedules)))
     told += _vanishing(made, numbers)
     for text in told:
         warn(text, AssumptionWarning)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedtaper.core.checks import as_list, as_numbers, check_whole
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.schedules import Power
 from fedtaper.problems.data import RareClass
 from fedtaper.problems.images import ImageClassification
 
@@ -36,6 +37,16 @@ class Fade:
     end: float
     by: int
     start: float = 1.0
+
+
+def tidy(found: Power) -> Power:
+    """A schedule with twelve digits: the rest is rounding, which only makes a file hard to read.
+
+    >>> tidy(Power(0.009999999999999998, 0.76))
+    Power(c=0.01, delta=0.76, offset=0.0)
+    """
+    c, delta, offset = (float(f"{held:.12g}") for held in (found.c, found.delta, found.offset))
+    return replace(found, c=c, delta=delta, offset=offset)
 
 
 def are_texts(target: Any) -> bool:

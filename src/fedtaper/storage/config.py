@@ -21,7 +21,8 @@ from fedtaper.rules.behaviours import BEHAVIOURS, After
 from fedtaper.rules.challenges import Challenges
 from fedtaper.rules.presets import PRESETS
 from fedtaper.rules.steering import Steering
-from fedtaper.storage import durable, kinds, names
+from fedtaper.storage import durable, kinds, names, origins
+from fedtaper.storage.checkpoints import CHECKPOINT, PREVIOUS
 from fedtaper.storage.kinds import build, known
 from fedtaper.storage.logs import Log
 from fedtaper.storage.written import to_toml
@@ -37,17 +38,24 @@ CUSTOM, RECORDED = "custom", "recorded"  # problems that are code, and so cannot
 def read_toml(path: str | Path, problem: Any = None, trusted: bool = True) -> Experiment:
     """The experiment that a TOML file describes; ``problem`` if that is the user's own code.
 
-    Code that the file names (``kind = "my_module:MyRule"``) is imported from the file's folder or
-    from Python's path; from the path only if the file is not ``trusted``, as in a run folder.
+    Code that the file names (``kind = "my_module:MyRule"``) is imported from the file's folder,
+    the current folder or Python's path. If the file is not ``trusted``, as in a run folder, only
+    from the path, and the function that made its problem is not called.
     """
     path = as_path(path)
     check_flag("trusted", trusted)
     text = _text(path)
-    beside = path.parent if trusted else None
+    beside = (Path() if _in_run_folder(path) else path.parent) if trusted else None
     try:
         return from_toml(text, folder=path.parent, problem=problem, code=beside)
     except FedtaperError as trouble:
         raise FedtaperError(f"{path}: {trouble}") from None
+
+
+def _in_run_folder(path: Path) -> bool:
+    """Whether a file is a run's own settings: code is not looked for beside the results."""
+    marks = ("run.npz", CHECKPOINT, PREVIOUS)
+    return path.name == "config.toml" and any((path.parent / name).is_file() for name in marks)
 
 
 def read_log(path: str | Path) -> Log | None:
@@ -127,7 +135,7 @@ def from_toml(
             _misplaced(tree)
             raise FedtaperError(f"the table [{name}] is missing")
     settings = _with_preset(dict(_table(tree, "experiment")))
-    objective = _problem(_problem_table(tree), Path(folder), problem, find)
+    objective = _problem(_problem_table(tree), Path(folder), problem, find, code is not None)
     for name, rules in (("local", kinds.LOCAL_RULES), ("server", kinds.SERVER_RULES)):
         if name in tree:
             what = f"the {name} rule"
@@ -201,7 +209,9 @@ def _misplaced(tree: dict[str, Any]) -> None:
             )
 
 
-def _problem(table: dict[str, Any], folder: Path, given: Any, find: kinds.Find) -> Any:
+def _problem(
+    table: dict[str, Any], folder: Path, given: Any, find: kinds.Find, trusted: bool
+) -> Any:
     kind = table.get("kind", "linear")
     if kind == CUSTOM and given is None:
         raise FedtaperError(
@@ -209,10 +219,16 @@ def _problem(table: dict[str, Any], folder: Path, given: Any, find: kinds.Find) 
             "pass it, as in ft.load(folder, problem=...)"
         )
     if kind in (CUSTOM, RECORDED):
-        return _recorded(table) if given is None else given
+        if given is not None or not trusted or "made_by" not in table:
+            return _recorded(table) if given is None else given
+        kind = table["made_by"]
+        table = {"kind": kind, **_table({"arguments": {}, **table}, "arguments")}
     if names.is_import_path(kind):
+        if given is not None:
+            return given
         made = kinds.build_own(table, "[problem]", find, "the problem")
-        return checked_problem(f"[problem]: what {kind} returns", made) if given is None else given
+        origins.remember(checked_problem(f"[problem]: what {kind} returns", made), table)
+        return made
     if not isinstance(kind, str) or kind not in kinds.PROBLEMS:
         raise FedtaperError(
             f"there is no problem kind {kind!r}: use one of {', '.join(kinds.PROBLEMS)}, or "

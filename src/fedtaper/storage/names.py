@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedtaper.core.errors import FedtaperError, one_line
+from fedtaper.core.errors import FedtaperError, nearest, one_line
 
 OWN = "fedtaper."
 
@@ -40,7 +40,7 @@ def is_import_path(text: Any) -> bool:
 
 
 def find(path: str, what: str, folder: Path | None = None) -> Any:
-    """What an import path names; ``folder`` is searched first, if given.
+    """What an import path names; ``folder`` is searched first, if given, then the current one.
 
     ``what`` says in an error what is missing, such as "the local rule".
     """
@@ -56,12 +56,25 @@ def find(path: str, what: str, folder: Path | None = None) -> Any:
         for part in name.split("."):
             found = getattr(found, part)
     except Exception as trouble:  # an import runs any code
-        text = one_line(trouble)
-        raise FedtaperError(
-            f"{what} {path} cannot be imported ({type(trouble).__name__}: {text}): put it where "
-            "Python finds it, or pass the experiment, as in ft.load(folder, experiment=...)"
-        ) from None
+        text = f"{what} {path} cannot be imported ({type(trouble).__name__}: {one_line(trouble)})"
+        raise FedtaperError(text + _hint(trouble, module, folder)) from None
     return found
+
+
+def _hint(trouble: Exception, module: str, folder: Path | None) -> str:
+    """What helps: for a run that is loaded other than for a file that names the code."""
+    if folder is None:
+        return (
+            ": put it where Python finds it, or pass the experiment, as in "
+            "ft.load(folder, experiment=...)"
+        )
+    first = module.partition(".")[0]
+    if not isinstance(trouble, ModuleNotFoundError) or trouble.name != first:
+        return ""  # it was found, and fails itself
+    places = dict.fromkeys(place.resolve() for place in (folder, Path()))
+    beside = [file.stem for place in places for file in place.glob("*.py")]
+    where = " and ".join(map(str, places))
+    return f": {first}.py is looked for in {where}{nearest(first, beside)}"
 
 
 @contextmanager
@@ -69,10 +82,11 @@ def _also(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    place = str(folder.resolve())
-    sys.path.insert(0, place)
+    places = [str(folder.resolve()), str(Path().resolve())]
+    sys.path[:0] = places
     try:
         yield
     finally:
-        if place in sys.path:
-            sys.path.remove(place)
+        for place in places:
+            if place in sys.path:
+                sys.path.remove(place)

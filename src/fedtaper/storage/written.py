@@ -22,6 +22,7 @@ from fedtaper.rules.staleness import Undiscounted
 from fedtaper.storage import kinds
 from fedtaper.storage.fingerprint import text
 from fedtaper.storage.names import find, import_path
+from fedtaper.storage.origins import origin
 
 LARGEST_LIST = 10_000  # numbers of an array that go into a file
 
@@ -30,15 +31,17 @@ def to_toml(experiment: Experiment, data: str | None = None, stored: bool = Fals
     """The experiment as TOML, every setting resolved; ``data`` names a file of its arrays.
 
     Rules, schedules and problems of your own are named by their import path
-    (``kind = "my_module:MyRule"``). With ``stored``, as in run folders, a problem whose data or
-    code no file can hold is written by its sizes, which is enough for tables and reports.
+    (``kind = "my_module:MyRule"``), and a problem that a function of your own made by that
+    function, if a file named it. With ``stored``, as in run folders, a problem whose data or
+    code no file can hold is written by its sizes, which is enough for tables and reports, and by
+    what it was made by.
     """
     check_type("to_toml", experiment, Experiment)
     if data is not None:
         check_type("data", data, str)
     problem = experiment.problem
     own_data = isinstance(problem, LinearRegression) and problem.arrays is not None
-    if own_data and data is None and not stored:
+    if own_data and data is None and not stored and origin(problem) is None:
         raise FedtaperError("a problem with your own data needs a file to keep it in: give data=")
     apart = {"problem", "schedules", "local", "server", "behaviours", "challenges", "steering"}
     if isinstance(experiment.staleness, Undiscounted):
@@ -47,7 +50,7 @@ def to_toml(experiment: Experiment, data: str | None = None, stored: bool = Fals
         apart |= {"own_clock"}
     tree: dict[str, Any] = {
         "experiment": _settings(experiment, apart),
-        "problem": _problem(problem, data),
+        "problem": _problem(problem, data, stored),
         "local": named(experiment.local, kinds.LOCAL_RULES),
         "server": named(experiment.server, kinds.SERVER_RULES),
     }
@@ -57,20 +60,29 @@ def to_toml(experiment: Experiment, data: str | None = None, stored: bool = Fals
             tree[name] = _settings(record, set())
     lines = []
     for name, table in tree.items():
-        lines += [f"[{name}]", *_lines(table), ""]
+        lines += [f"[{name}]", *value_lines(table), ""]
     for client, behaviour in experiment.behaviours:
-        lines += [f"[behaviours.{client}]", *_lines(_behaviour(behaviour)), ""]
-    for schedule, count in _grouped(experiment.schedules):
-        lines += ["[[schedules]]", *_lines(_schedule(schedule)), f"clients = {count}", ""]
+        lines += [f"[behaviours.{client}]", *value_lines(_behaviour(behaviour)), ""]
+    for table in schedule_tables(experiment.schedules):
+        lines += ["[[schedules]]", *value_lines(table), ""]
     return "\n".join(lines)
 
 
-def _lines(table: dict[str, Any]) -> list[str]:
+def schedule_tables(schedules: Sequence[Any]) -> list[dict[str, Any]]:
+    """A table for each run of equal neighbours."""
+    return [_schedule(s) | {"clients": count} for s, count in _grouped(schedules)]
+
+
+def value_lines(table: dict[str, Any]) -> list[str]:
+    """The lines of a table."""
     return [f"{_key(name)} = {value(held)}" for name, held in table.items()]
 
 
-def _problem(problem: Any, data: str | None) -> dict[str, Any]:
-    """The table of a problem that can be rebuilt; otherwise its sizes, and what it was."""
+def _problem(problem: Any, data: str | None, stored: bool) -> dict[str, Any]:
+    """The table of a problem that can be rebuilt; otherwise its sizes, and what it was.
+
+    A stored run is read without calling anybody's function, so it needs the sizes in any case.
+    """
     if type(problem) is LinearRegression and (data or problem.arrays is None):
         made_up = {"num_clients", "dim", "samples"} if data else set()
         head = {"kind": "linear"} | ({"data": data} if data else {})
@@ -82,13 +94,19 @@ def _problem(problem: Any, data: str | None) -> dict[str, Any]:
         found = _own(problem)
         if "rebuild" not in found:
             return found
+    made_by = origin(problem)
+    if made_by is not None and not stored:
+        return made_by
     sizes = np.asarray(problem.sizes).tolist()
     recorded = {"kind": "recorded", "client_samples": sizes, "parameters": int(problem.dim)}
     if isinstance(problem, Recorded):
         return recorded
-    code = {"of": import_path(problem)}
+    code: dict[str, Any] = {"of": import_path(problem)}
     if isinstance(problem, Custom):
         code |= {"loss": import_path(problem.loss), "init": import_path(problem.init)}
+    if made_by is not None:
+        code["made_by"] = made_by.pop("kind")
+        code |= {"arguments": made_by} if made_by else {}
     return recorded | code
 
 

@@ -61,6 +61,7 @@ def losses_of(problem: Problem) -> Losses:
     checked_problem("problem", problem)
     if is_quadratic(problem):
         return QuadraticLosses(problem)
+    _refuse_recorded(problem)
     if not is_network(problem):
         raise FedtaperError(
             f"outcomes need the clients' losses: {type(problem).__name__} is neither quadratic "
@@ -82,12 +83,21 @@ def evaluated(problem: Problem) -> QuadraticLosses | TorchLosses:
     """The losses of any model, convex or not, in evaluation mode: to be evaluated, not solved."""
     if is_quadratic(problem):
         return QuadraticLosses(problem)
+    _refuse_recorded(problem)
     if not is_network(problem):
         raise FedtaperError(
             f"this needs the clients' losses: {type(problem).__name__} is neither quadratic nor "
             "has it a torch module"
         )
     return TorchLosses(problem, evaluating=True)
+
+
+def _refuse_recorded(problem: Problem) -> None:
+    if problem.kind == "recorded":
+        raise FedtaperError(
+            "the clients' losses are needed, and of a model and data of your own a run folder "
+            "holds only the sizes: pass the problem, ft.load(folder, problem=...)"
+        )
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def _going(folder: Path) -> dict[str, Any]:
         seeds = len(saved["seeds"])
     out: dict[str, Any] = {"round": rounds[places].tolist(), "metrics": found, "seeds": seeds}
     try:
-        e = read_toml(folder / CONFIG)
+        e = read_toml(folder / CONFIG, trusted=False)  # looking at a run calls nobody's code
         sites: Sequence[str] = e.names or tuple(f"client {i}" for i in range(e.num_clients))
         out["influence"] = influence(e, sites)
     except FedtaperError:

@@ -22,7 +22,8 @@ SHOWN = ("test_accuracy", "error", "test_loss", "train_loss", "change")  # first
 class Row:
     """What the list shows about a run.
 
-    ``read`` is False while only its name is known; ``live`` if a process is writing it.
+    ``read`` is False while only its name is known; ``live`` if a process is writing it; ``own`` if
+    its model and data are code that its settings do not name, so that the page cannot resume it.
     """
 
     id: str
@@ -35,6 +36,7 @@ class Row:
     seeds: int | None = None
     clients: int | None = None
     problem: str = ""
+    own: bool = False
     metric: str = ""
     value: float | None = None
     trouble: str = ""
@@ -127,10 +129,12 @@ def _settings(folder: Path) -> dict[str, Any]:
     tree = tomllib.loads(path.read_text(encoding="utf-8"))
     schedules = tree["schedules"]
     schedules = schedules if isinstance(schedules, list) else [schedules]
+    kind = str(tree["problem"].get("kind", "linear"))
     return {
+        "own": kind in ("recorded", "custom") and "made_by" not in tree["problem"],
         "rounds": int(tree["experiment"]["rounds"]),
         "clients": sum(int(s.get("clients", 1)) for s in schedules),
-        "problem": str(tree["problem"].get("data_set") or tree["problem"].get("kind", "linear")),
+        "problem": str(tree["problem"].get("data_set") or kind),
     }
 
 

@@ -183,15 +183,17 @@ class RunsPage {
     const one = this.details.get(id);
     const buttons = [];
     if (row?.live) buttons.push(this.order("Stop", "stop", id));
-    else if (row?.state === "unfinished") buttons.push(this.order("Resume", "resume", id));
+    else if (row?.state === "unfinished" && !row.own) buttons.push(this.order("Resume", "resume", id));
     if (row && ["finished", "diverged"].includes(row.state)) {
       buttons.push(el("a", { href: `#/audit?${new URLSearchParams({ id })}` }, "Audit"));
     }
+    const elsewhere = row?.state === "unfinished" && !row.live && row.own;
     const facts = row ? [`round ${progress(row)}`] : this.known.failed[id] ? [] : ["Starting…"];
     if (row?.clients) facts.push(`${row.clients} ${row.clients === 1 ? "client" : "clients"}`);
     if (row?.seeds > 1) facts.push(`${row.seeds} seeds: median, 10 to 90 %`);
     return el("div", { class: "head" }, this.details.size > 1 ? el("strong", {}, id) : null,
       row ? state(row, this.known.failed[id]) : null, facts.join(" · "), ...buttons,
+      elsewhere ? message("Its model and data are code of your own: resume it where it was started, with --resume or resume=True.") : null,
       one.trouble || row?.trouble ? message(one.trouble || row.trouble, "trouble") : null,
       this.known.failed[id] ? message(this.known.failed[id], "trouble") : null);
   }
