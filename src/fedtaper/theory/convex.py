@@ -16,13 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperError
-from fedtaper.rules.goals import Goal
+from fedtaper.rules.goals import Goal, Tilt
 from fedtaper.theory.losses import Losses
 
 Array = NDArray[np.float64]
 STEPS = 200
+ROUNDED = 1e-6  # of the losses at 0: the goals of smaller losses are not known to seven digits
 TIGHT = 2e-12  # complementarity, as a share of the losses' scale
+CLOSE = 1e-7  # how accurate a solution has to be, as a share of the losses' scale
 SHRINK, STAY = 10.0, 0.99
+GENTLE = 10.0  # a tilt of losses of about 1 that Newton's method solves from far away
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Point:
 
 @dataclass(frozen=True)
 class _Here:
-    """Losses, slacks and derivatives at one place; losses are divided by their scale."""
+    """Losses, slacks and derivatives at one place; losses and model are in the program's units."""
 
     f: Array
     slack: Array
@@ -54,27 +57,50 @@ class _Here:
 
 
 class _Program:
-    """The constraints in one list: every client below t (worst loss), then the limits."""
+    """The constraints in one list: every client below t (worst loss), then the limits.
 
-    def __init__(self, losses: Losses, goal: Goal, limits: Array, scale: float) -> None:
-        self.losses, self.goal, self.scale = losses, goal.scaled(scale), scale
+    Losses are in units of ``scale``, models in units of ``unit``.
+    """
+
+    def __init__(
+        self, losses: Losses, goal: Goal, limits: Array, scale: float, unit: float
+    ) -> None:
+        self.losses, self.scale, self.unit = losses, scale, unit
+        self.goal = self.wanted = goal.scaled(scale)
+        if isinstance(self.goal, Tilt):
+            self.goal = Tilt(min(self.goal.t, GENTLE))
         bound = np.flatnonzero(np.isfinite(limits))
         every = np.arange(losses.clients if goal.worst else 0)
         self.who = np.concatenate([every, bound]).astype(int)
         self.lift = np.concatenate([-np.ones(len(every)), np.zeros(len(bound))])
         self.cap = np.concatenate([np.zeros(len(every)), limits[bound] / scale])
 
+    def steeper(self, left: float) -> bool:
+        """Raise a tilt towards the wanted one, if what is left to do is small for the present one.
+
+        A strong tilt is nearly the worst loss, and far from its solution the valley bends too
+        much for Newton's method. The solutions for two tilts t and 4 t are 1 / t apart.
+        """
+        now, last = self.goal, self.wanted
+        if not (isinstance(now, Tilt) and isinstance(last, Tilt)) or now == last:
+            return False
+        if left > max(0.1 / now.t, CLOSE):
+            return False
+        self.goal = Tilt(min(last.t, 4 * now.t))
+        return True
+
     def slack(self, x: Array, f: Array) -> Array:
         return self.cap - f[self.who] - self.lift * x[-1]
 
     def allows(self, x: Array) -> bool:
-        f = self.losses.values(x[:-1]) / self.scale
+        f = self.losses.values(self.unit * x[:-1]) / self.scale
         inside = bool(np.all(np.isfinite(f))) and self.goal.allows(f)
         return inside and bool(np.all(self.slack(x, f) > 0))
 
     def look(self, x: Array) -> _Here:
-        f = self.losses.values(x[:-1]) / self.scale
-        jacobian = self.losses.gradients(x[:-1]) / self.scale
+        w = self.unit * x[:-1]
+        f = self.losses.values(w) / self.scale
+        jacobian = self.losses.gradients(w) * (self.unit / self.scale)
         sides = np.column_stack([jacobian[self.who], self.lift])
         pull = np.zeros(x.size - 1) if self.goal.worst else self.goal.slopes(f) @ jacobian
         gradient = np.append(pull, 1.0 if self.goal.worst else 0.0)
@@ -86,7 +112,8 @@ class _Program:
         slopes = np.zeros(clients) if self.goal.worst else self.goal.slopes(here.f)
         weights = slopes + np.bincount(self.who, weights=y, minlength=clients)
         out = np.zeros((dim + 1, dim + 1))
-        out[:dim, :dim] = self.losses.hessian(x[:-1], weights) / self.scale
+        out[:dim, :dim] = self.losses.hessian(self.unit * x[:-1], weights)
+        out[:dim, :dim] *= self.unit**2 / self.scale
         _refuse_downward(out[:dim, :dim])
         if not self.goal.worst:
             out[:dim, :dim] += here.jacobian.T @ self.goal.bend(here.f) @ here.jacobian
@@ -96,13 +123,17 @@ class _Program:
 
 def solve(losses: Losses, goal: Goal, limits: Array, start: Array, scale: float) -> Point:
     """Minimise a goal below limits, from a model that is strictly below every limit."""
-    program = _Program(losses, goal, limits, scale)
+    unit = _unit(losses, np.asarray(start, dtype=np.float64), scale)
+    program = _Program(losses, goal, limits, scale, unit)
     f = losses.values(start) / scale
-    x = np.append(np.asarray(start, dtype=np.float64), float(np.max(f)) + 0.1)
+    x = np.append(np.asarray(start, dtype=np.float64) / unit, float(np.max(f)) + 0.1)
     here = program.look(x)
     y = 1.0 / (np.maximum(here.slack, 1e-3) * max(1, len(here.slack)))
+    ended = True
     for _ in range(STEPS):
         gap = float(here.slack @ y)  # may not close before the gradient does: hence max below
+        while program.steeper(max(gap, here.dual(y))):
+            here = program.look(x)
         if gap < TIGHT and here.residual(y, 0.0) < _enough(here, y):
             break
         found = _step(program, x, y, here, max(gap, here.dual(y)) / (SHRINK * max(1, len(y))))
@@ -114,17 +145,50 @@ def solve(losses: Losses, goal: Goal, limits: Array, start: Array, scale: float)
         if still:
             break
     else:
-        raise FedtaperError(
+        ended = False
+    left = max(here.residual(y, 0.0) / max(1.0, _pull(here, y)), float(here.slack @ y))
+    if left > CLOSE or program.goal != program.wanted:
+        raise _unsolved(program, here, left, ended)
+    return _point(program, x, y, here)
+
+
+def _unsolved(program: _Program, here: _Here, left: float, ended: bool) -> FedtaperError:
+    """Why there is no solution, as far as that can be told."""
+    if isinstance(program.wanted, Tilt) and program.wanted.t > GENTLE:
+        t = program.wanted.t / program.scale
+        apart = np.log(program.losses.clients) / t
+        return FedtaperError(
+            f"t = {t:.3g} is too strong a tilt for losses of about {program.scale:.2g}: choose a "
+            f'smaller one, or "minmax", whose worst loss is at most {apart:.2g} better'
+        )
+    size = float(np.mean(np.abs(here.f))) * program.scale
+    at_zero = float(np.mean(np.abs(program.losses.values(np.zeros(program.losses.dim)))))
+    if size < ROUNDED * at_zero:
+        return FedtaperError(
+            f"the losses are only {size / at_zero:.0e} of those of the model 0: rounding hides "
+            "what would improve them"
+        )
+    if not ended:
+        return FedtaperError(
             "no minimiser was found: the losses may have none (if classes can be separated, "
             "add a small weight decay to the loss)"
         )
-    left = max(here.residual(y, 0.0) / max(1.0, _pull(here, y)), float(here.slack @ y))
-    if left > 1e-7:
-        raise FedtaperError(
-            f"the solution is only accurate to {left:.0e} of the losses: the loss may not be "
-            "convex and smooth, or may have no minimiser"
-        )
-    return _point(program, x, y, here)
+    return FedtaperError(
+        f"the solution is only accurate to {left:.0e} of the losses: the loss may not be "
+        "convex and smooth, or may have no minimiser"
+    )
+
+
+def _unit(losses: Losses, w: Array, scale: float) -> float:
+    """The order of magnitude of a move that changes the losses by their scale.
+
+    In parameters of that size gradients are about 1, as the tolerances assume. It is a power
+    of 1024, and so 1 for most problems, and exact in floating point for the others.
+    """
+    curvature = np.trace(losses.hessian(w, np.full(losses.clients, 1 / losses.clients)))
+    if not 0 < curvature < np.inf:
+        return 1.0
+    return float(1024.0 ** np.round(0.5 * np.log(scale * losses.dim / curvature) / np.log(1024)))
 
 
 def _pull(here: _Here, y: Array) -> float:
@@ -168,7 +232,7 @@ def _point(program: _Program, x: Array, y: Array, here: _Here) -> Point:
         slopes[program.who[soft]] = y[soft]
     else:
         slopes = program.goal.slopes(here.f)
-    return Point(x[:-1], slopes, multipliers)
+    return Point(program.unit * x[:-1], slopes, multipliers)
 
 
 def _refuse_downward(curvature: Array) -> None:

@@ -18,6 +18,7 @@ from fedtaper.theory.losses import Losses, losses_of
 from fedtaper.theory.network_losses import TorchLosses
 
 Array = NDArray[np.float64]
+TINY = 1e-6  # of the losses at 0: smaller ones are mostly rounding, and no scale for a solver
 
 
 def shares(p: ArrayLike, count: int) -> Array:
@@ -77,8 +78,9 @@ def minimiser(losses: Losses, p: Array, start: Array | None = None) -> Array:
 
 
 def typical(losses: Losses, w: Array) -> float:
-    """A scale of the losses: their mean size at a model."""
-    found = float(np.mean(np.abs(losses.values(w))))
+    """A scale of the losses: their mean size at a model, which may be one that fits exactly."""
+    here, at_zero = (float(np.mean(np.abs(losses.values(v)))) for v in (w, np.zeros(losses.dim)))
+    found = max(here, TINY * at_zero) if np.isfinite(at_zero) else here
     return found if found > 0 else 1.0
 
 
