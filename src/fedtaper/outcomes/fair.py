@@ -17,7 +17,7 @@ from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import checked_problem
 from fedtaper.core.tables import Brief, html, plain
 from fedtaper.outcomes.feasible import client_names, feasible
-from fedtaper.outcomes.limits import Limits, limits_of
+from fedtaper.outcomes.limits import Limits, limits_of, worse
 from fedtaper.outcomes.searched import search
 from fedtaper.planning.plan import Plan, plan
 from fedtaper.rules.goals import Goal, goal_of
@@ -27,7 +27,12 @@ from fedtaper.theory.losses import Losses, losses_of
 
 Array = NDArray[np.float64]
 NOTHING = 1e-6  # a share below this is called 0
+FLAT = 1e-6  # of the gradients at 0: smaller ones change losses by no more than rounding
 FLOOR = 1e-3  # of the largest influence: what a plan gives a client whose share is 0
+SERVED = (
+    "One model is the best for every client. Any influences lead to it, so the shares are those "
+    "of the comparison."
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,7 +76,7 @@ class Fair(Brief):
         rows = [head + (["limit"] if limited else [])]
         for i, (old, new) in enumerate(zip(self.before, self.after, strict=True)):
             share = "0" if self.p[i] < NOTHING else f"{self.p[i]:.4g}"
-            cells = [str(i), share, f"{old:.5g}", f"{new:.5g}", f"{new / old - 1:+.1%}"]
+            cells = [str(i), share, f"{old:.5g}", f"{new:.5g}", _change(old, new)]
             limit = f"{self.limits[i]:.5g}" if np.isfinite(self.limits[i]) else ""
             rows.append(cells + ([limit] if limited else []))
         return rows
@@ -142,7 +147,8 @@ def fair(
         q: of the goal "q"; 0 gives the mean, larger values count large losses more.
         t: of the goal "tilt", per unit of loss; a large one gives nearly "minmax".
         baseline: of the goal "proportional": the loss above which a client has no gain,
-            one number or one per client. By default twice the worst loss with ``before``.
+            one number or one per client. By default the worst loss with ``before`` plus its
+            size: twice that loss, or 0 if it is negative.
         before: influences to compare with; by default equal ones.
         held_out: a problem with the same model and clients but other samples. Goal,
             constraints and losses then refer to these, while the model still trains on
@@ -166,7 +172,10 @@ def fair(
     f0 = judged.values(w0)
     wanted = goal_of(goal, f0, q, t, baseline)
     limits = limits_of(constraints, f0, lambda: alone(losses, judged, w0))
-    if held_out is None:
+    served = held_out is None and _all_served(losses, limits, w0)
+    if served:
+        found = share, w0, np.zeros(count), _room(losses, w0)
+    elif held_out is None:
         found = _certified(losses, wanted, limits, w0)
     else:
         found = _searched(losses, judged, wanted, limits, share, w0)
@@ -184,7 +193,7 @@ def fair(
         multipliers=multipliers,
         gap=gap,
         excess=max(0.0, float(np.max(after - limits.losses))),
-        notes=tuple(_notes(wanted, p, f0, after, limits, multipliers)),
+        notes=(SERVED,) if served else tuple(_notes(wanted, p, f0, after, limits, multipliers)),
         seconds=time.perf_counter() - began,
     )
 
@@ -207,12 +216,28 @@ def _alike(problem: Any, held_out: Any) -> Losses:
     return losses_of(held_out)
 
 
+def _all_served(losses: Losses, limits: Limits, w0: Array) -> bool:
+    """Whether one model is the best for every client, as where it can fit all samples.
+
+    The multipliers are then not unique, so the solver must not look for them.
+    """
+    there, at_zero = (np.abs(losses.gradients(v)).max() for v in (w0, np.zeros(losses.dim)))
+    return bool(there <= FLAT * at_zero and np.all(losses.values(w0) <= limits.losses))
+
+
+def _room(losses: Losses, w0: Array) -> float:
+    """The most by which any client's loss can be below that of a model, and so any goal."""
+    rounding = np.finfo(float).eps * typical(losses, w0)
+    return max(rounding, float(np.max(losses.values(w0) - alone(losses, losses, w0))))
+
+
 def _certified(
     losses: Losses, goal: Goal, limits: Limits, w0: Array
 ) -> tuple[Array, Array, Array, float]:
     """Shares, model, multipliers and duality gap of the convex program."""
     scale = typical(losses, w0)
-    found = solve(losses, goal, limits.losses, feasible(losses, goal, limits, w0, scale), scale)
+    start = feasible(losses, goal, limits, w0, scale)
+    found = solve(losses, goal, limits.losses, start, scale)
     total = found.slopes + found.multipliers
     weight = found.slopes.sum()  # multipliers per unit of the goal, slopes summing to 1
     p = total / total.sum()
@@ -260,6 +285,11 @@ def _searched(
     return p, w, np.full(len(p), np.nan), math.nan
 
 
+def _change(old: float, new: float) -> str:
+    """The change as a share of the loss's size: above 0 is worse, also for negative losses."""
+    return f"{(new - old) / abs(old):+.1%}" if old else ""
+
+
 def _title(goal: Goal, q: float, t: float) -> str:
     return {"q": f"q, q = {q:g}", "tilt": f"tilt, t = {t:g}"}.get(goal.name, goal.name)
 
@@ -279,12 +309,12 @@ def _notes(
             f"{len(none)} of {len(p)} clients have share 0 ({client_names(none)}): at this optimum "
             "their data does not move the model. Their losses are still counted."
         )
-    if after.max() > before.max() * (1 + 1e-9) and not goal.worst:
+    if after.max() > worse(before.max(), 1e-9) and not goal.worst:
         yield (
             f"This goal makes the worst client worse off ({before.max():.5g} to "
             f'{after.max():.5g}). It does not protect the worst client; "minmax" does.'
         )
-    harmed = np.flatnonzero(after > 1.1 * before)
+    harmed = np.flatnonzero(after > worse(before, 0.1))
     if len(harmed):
         yield f"More than 10 % worse off than before: {client_names(harmed)}."
     for i in np.flatnonzero(np.nan_to_num(multipliers) > 1e-6):

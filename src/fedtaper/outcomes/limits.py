@@ -15,7 +15,7 @@ from fedtaper.core.errors import FedtaperError
 
 Array = NDArray[np.float64]
 _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
-_BELOW = re.compile(rf"client (\d+)(?:'s loss)?(?: is| stays)? below {_NUMBER}")
+_BELOW = re.compile(rf"client (\d+)(?:'s loss)?(?: is| stays)? below ([+-]?){_NUMBER}")
 _ALONE = re.compile(
     rf"no client (?:more than {_NUMBER} ?% )?worse(?: off)? than (?:alone|on its own)"
 )
@@ -40,6 +40,11 @@ class Limits:
         return bool(np.isfinite(self.losses).any())
 
 
+def worse(f: Array, share: float) -> Array:
+    """Losses that are worse by this share of their size: larger, also where they are below 0."""
+    return np.asarray(f + share * np.abs(f))
+
+
 def limits_of(words: str | Iterable[str], equal: Array, alone: Any) -> Limits:
     """Read constraints in words.
 
@@ -59,17 +64,17 @@ def limits_of(words: str | Iterable[str], equal: Array, alone: Any) -> Limits:
             if client >= len(equal):
                 raise FedtaperError(f"{text!r}: the clients are 0 to {len(equal) - 1}")
             named.add(client)
-            limit[client] = min(limit[client], float(found[2]))
+            limit[client] = min(limit[client], float(found[2] + found[3]))
         elif found := _ALONE.fullmatch(plain):
-            limit = np.minimum(limit, alone() * (1 + float(found[1] or 0) / 100))
+            limit = np.minimum(limit, worse(alone(), float(found[1] or 0) / 100))
         elif found := _NOBODY.fullmatch(plain):
-            limit = np.minimum(limit, equal * (1 + float(found[1]) / 100))
+            limit = np.minimum(limit, worse(equal, float(found[1]) / 100))
         elif found := _REST.fullmatch(plain):
-            rest.append(1 + float(found[1]) / 100)
+            rest.append(float(found[1]) / 100)
         else:
             raise FedtaperError(f"cannot read the constraint {text!r}; write one such as {WORDS}")
     helped = named or {int(np.argmax(equal))}
     others = np.array([i not in helped for i in range(len(equal))])
-    for factor in rest:
-        limit = np.where(others, np.minimum(limit, equal * factor), limit)
+    for share in rest:
+        limit = np.where(others, np.minimum(limit, worse(equal, share)), limit)
     return Limits(limit, given)

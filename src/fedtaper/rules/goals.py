@@ -214,6 +214,7 @@ def goal_of(name: str, equal: Array, q: float, t: float, baseline: ArrayLike | N
         check_number("t", t, above=0)
         return Tilt(float(t))
     if name == "proportional":
-        given = 2 * np.max(equal) if baseline is None else baseline
+        worst = np.max(equal)
+        given = worst + abs(worst) if baseline is None else baseline  # above negative losses too
         return Proportional(per_client("baseline", given, len(equal)))
     return MinMax()
