@@ -54,6 +54,41 @@ def test_without_challenges_too(run, tmp_path):
     assert draw(evidence, tmp_path / "plain.png").stat().st_size > 5_000
 
 
+def test_a_note_that_says_why_there_is_no_estimate_is_referred_to(run):
+    from dataclasses import replace
+
+    history = histories(run)[2]
+    unknown = replace(history.said, verdict="cannot tell yet", delta=np.nan)
+    noted = replace(unknown, notes=("its answers fall more slowly than it declared",))
+    assert replace(history, said=unknown).sentence.endswith("no evidence for or against it yet.")
+    assert replace(history, said=noted).sentence.endswith(
+        "There is no estimate: see the note above."
+    )
+
+
+def test_the_caveat_says_that_secure_aggregation_hides_everything(run):
+    text = ft.audit(run).caveat
+    assert "does not show" not in text and "Under secure aggregation it shows nothing" in text
+
+
+@pytest.mark.filterwarnings("ignore::fedtaper.core.errors.FedtaperWarning")
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("updates", [False, True])
+@pytest.mark.parametrize("seeds", [None, range(2)])
+def test_a_diverged_run_accuses_nobody_and_invents_nothing(updates, seeds):
+    schedules = [ft.Power(3.0, 0.5), *[ft.Power(3.0, 1.0)] * 3]
+    e = ft.Experiment(ft.LinearRegression(num_clients=4), schedules, rounds=300, local_steps=5)
+    made = ft.run(e, seeds=seeds, updates=updates, progress=False)
+    seed = None if seeds is None else 1
+    lost = next(d.round for d in made.diverged if seeds is None or d.seed == seed)
+    found = ft.audit(made, seed=seed)
+    assert found.rounds < lost and not found.accused
+    assert all(row[3] == row[5] == "-" for row in found.rows()[1:])
+    assert any(f"the run diverged in round {lost}" in text for text in found.remarks())
+    for history in histories(made, seed):
+        assert not np.isfinite(history.delta).any() and "nan" not in history.sentence
+
+
 def test_the_command_draws(run, tmp_path):
     picture = tmp_path / "evidence.png"
     done = CliRunner().invoke(app, ["audit", str(run.path), "--figure", str(picture)])

@@ -268,15 +268,16 @@ def _assemble(
     from scipy.special import ndtri, stdtrit
 
     found = judge(trace)
+    excess = np.where(np.isfinite(found.error), found.excess, np.nan)  # no guess without an error
     held = since(trace, found)
     exact = np.where(np.isfinite(found.freedom), stdtrit(found.freedom, 0.5 + level / 2), 0.0)
     width = np.where(exact > 0, exact, ndtri(0.5 + level / 2)) * found.error
-    low, high = found.excess - width, found.excess + width
+    low, high = excess - width, excess + width
     log_n = trace.declared.log_n[:, -1]
     records = []
     for i, verdict in enumerate(found.verdicts):
         none = 0.0 if verdict == "idle" else float("nan")
-        ratios = np.exp(-np.array([found.excess[i], high[i], low[i]]) * log_n[i])
+        ratios = np.exp(-np.array([excess[i], high[i], low[i]]) * log_n[i])
         p = declared_p[i] * np.where(np.isnan(ratios), none, ratios)
         crossed = held[i]
         records.append(
@@ -284,14 +285,14 @@ def _assemble(
                 client=i,
                 verdict=verdict,
                 declared_delta=float(deltas[i]),
-                delta=float(deltas[i] + found.excess[i]),
+                delta=float(deltas[i] + excess[i]),
                 delta_low=float(deltas[i] + low[i]),
                 delta_high=float(deltas[i] + high[i]),
                 declared_p=float(declared_p[i]),
                 p=float(p[0]),
                 p_low=float(p[1]),
                 p_high=float(p[2]),
-                evidence=float(found.excess[i] / found.error[i]),
+                evidence=float(excess[i] / found.error[i]),
                 since=None if crossed is None else int(rounds[crossed - 1]),
                 notes=notes(verdict, found, i, trace),
             )

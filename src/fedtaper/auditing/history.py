@@ -40,7 +40,8 @@ class History:
             what = "random numbers" if c.verdict == "noise" else "copies of the others' work"
             return f"{who} {about}, but has sent {what} since round {c.since}."
         if not np.isfinite(c.delta):
-            return f"{who} {about}. There is no evidence for or against it yet."
+            known = "estimate: see the note above" if c.notes else "evidence for or against it yet"
+            return f"{who} {about}. There is no {known}."
         seen = f"its contributions show {c.delta:.2f} (between {c.delta_low:.2f} and "
         seen += f"{c.delta_high:.2f})"
         if c.verdict == "as declared":
@@ -67,6 +68,7 @@ def histories(run: Run, seed: int | None = None, level: float = 0.95) -> list[Hi
         looks = np.unique(np.geomspace(min(LEAST_ROUNDS, last), last, LOOKS).round().astype(int))
     each = [judge(trace.until(int(k))) for k in looks]
     excess, error = (np.array([getattr(f, n) for f in each]) for n in ("excess", "error"))
+    excess = np.where(np.isfinite(error), excess, np.nan)
     freedom = np.array([f.freedom for f in each])
     exact = np.where(np.isfinite(freedom), stdtrit(freedom, 0.5 + level / 2), 0.0)
     width = np.where(exact > 0, exact, ndtri(0.5 + level / 2)) * error

@@ -18,6 +18,7 @@ from fedtaper.auditing import directions, own_check, robust, sizes, taper
 from fedtaper.auditing.challenges import Asked, examine
 from fedtaper.auditing.records import (
     ACCUSATIONS,
+    DIVERGED,
     MISFIT,
     NO_WITNESS,
     SATURATED,
@@ -49,6 +50,7 @@ class Trace:
     quadratic: bool = True  # whether the losses are, so that updates alone show a taper
     asked: Asked | None = None  # the answers to challenges
     even: bool = True  # whether curvatures are known, or said, to be alike in all directions
+    lost: int | None = None  # the round in which the run diverged
 
     def among(self, clients: NDArray[np.int64]) -> Trace:
         """Some of the clients."""
@@ -56,7 +58,7 @@ class Trace:
         moves = None if self.updates is None else self.updates[clients]
         declared = self.declared.pick(clients)
         asked = None if self.asked is None else self.asked.among(clients)
-        known = (self.quadratic, asked, self.even)
+        known = (self.quadratic, asked, self.even, self.lost)
         return Trace(self.norms[clients], declared, moves, self.w, held, *known)
 
     def without_tapers(self) -> Trace:
@@ -74,6 +76,7 @@ class Trace:
             self.quadratic,
             None if self.asked is None else self.asked.until(rounds),
             self.even,
+            self.lost,
         )
 
 
@@ -106,6 +109,8 @@ def judge(trace: Trace) -> Finding:
     witness = "norms" if trace.quadratic or trace.held_out is not None else "none"
     if trace.quadratic and not trace.even and trace.held_out is None:
         witness = "misfit"
+    if trace.lost is not None:
+        witness = "diverged"
     if trace.asked is not None:
         said, witness = examine(trace.asked), "challenges"
         excess, error, freedom, since_round = said.excess, said.error, said.freedom, said.found
@@ -135,7 +140,9 @@ def judge(trace: Trace) -> Finding:
 def notes(verdict: str, found: Finding, i: int, trace: Trace) -> tuple[str, ...]:
     """What has to be said beside the verdict on client i."""
     said = []
-    if verdict == "cannot tell":
+    if trace.lost is not None and verdict.startswith("cannot tell"):
+        said.append(DIVERGED.format(trace.lost))
+    elif verdict == "cannot tell":
         said.append(MISFIT if found.witness == "misfit" else NO_WITNESS)
     if found.unexplained[i] and verdict == "cannot tell yet":
         said.append(SATURATED)
@@ -173,7 +180,7 @@ def since(trace: Trace, final: Finding) -> list[int | None]:
 
 
 def _taper_verdict(excess: float, error: float, witness: str, line: float) -> Verdict:
-    if witness in ("none", "misfit"):
+    if witness in ("none", "misfit", "diverged"):
         return "cannot tell"
     if not np.isfinite(error):
         return "cannot tell yet"

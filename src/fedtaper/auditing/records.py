@@ -33,12 +33,15 @@ SATURATED = (
     "down to large steps within a round: a faster taper could hide behind that. What helps: "
     "smaller and more challenges (every=3, share=0.25), or smaller steps"
 )
+DIVERGED = (
+    "the run diverged in round {:,}, and updates that grow because steps are too large show "
+    "nothing about tapers"
+)
 LIMITS = (
-    "What this does not show. The scale c: a client with half the declared c sends what an "
-    "honest one with half the curvature would send, so an estimate is of the taper, with c "
-    "taken as declared. The quality of a client's data. And nothing at all under secure "
-    "aggregation, where the server sees no single update: such a federation cannot be audited "
-    "this way."
+    "An audit cannot show the scale c (a client with half the declared c sends what an honest one "
+    "with half the curvature would send, so estimates take c as declared), nor the quality of a "
+    "client's data. Under secure aggregation it shows nothing, because the server sees no single "
+    "update."
 )
 
 
@@ -129,12 +132,13 @@ class Audit:
         return self.names[client] if self.names else f"client {client}"
 
     def remarks(self) -> list[str]:
-        """The notes on single clients; what applies to all of them is in the caveat."""
+        """What to know beside the table; what applies to every audit is in the caveat."""
         pairs = [(c.client, note) for c in self.clients for note in c.notes]
-        shared = (SIZES_ONLY, NO_WITNESS, MISFIT)
-        shown = [f"{self.name(i)}: {n}" for i, n in pairs if n not in shared]
-        reasons = dict.fromkeys(n for _, n in pairs if n in (NO_WITNESS, MISFIT))
-        return [*shown, *(f"cannot tell: {reason}." for reason in reasons)]
+        reasons = dict.fromkeys(
+            n for _, n in pairs if n in (NO_WITNESS, MISFIT) or n.startswith(DIVERGED[:16])
+        )
+        shown = [f"{self.name(i)}: {n}." for i, n in pairs if n not in {SIZES_ONLY, *reasons}]
+        return [*shown, *(f"Cannot tell: {reason}." for reason in reasons)]
 
 
 def _cells(c: ClientAudit) -> list[str]:
@@ -149,4 +153,5 @@ def _cells(c: ClientAudit) -> list[str]:
 
 
 def _interval(value: float, low: float, high: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+    known = all(map(math.isfinite, (value, low, high)))
+    return "-" if not known else f"{value:.2f} [{low:.2f}, {high:.2f}]"

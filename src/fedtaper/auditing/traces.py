@@ -24,6 +24,7 @@ from fedtaper.results import Run, check_recorded
 from fedtaper.rules.challenges import Answers
 
 Array = NDArray[np.float64]
+LARGEST = 1e150  # size of an update whose square is still a number
 POINTS = 64  # updates of a round at which a schedule is looked at, at most
 
 
@@ -50,21 +51,25 @@ def from_run(
             f"the run has no seed {seed!r:.80}: choose one of {list(run.seeds)[:20]}"
         )
     pick: Any = run.seeds.index(seed) if run.many and seed is not None else slice(None)
-    index = run.round - 1
-    last = int(run.round[-1])
+    kept = _finite(run.update_norms[pick])
+    if not kept:
+        raise FedtaperError("the run has no round with finite numbers, so there is none to audit")
+    rounds = run.round[:kept]
+    index, last = rounds - 1, int(rounds[-1])
     there = e.present(0, last, run.seeds[pick] if run.many else run.seeds[0])[index]
-    norms = np.where(there, run.update_norms[pick], np.nan)
+    norms = np.where(there, run.update_norms[pick][:kept], np.nan)
     a, clock = e.step_sizes(0, last)[index], e.clock_values(0, last)[index]
     answers = run.challenges
     if answers is not None and run.many:
         answers = answers.of_seed(pick)
     moves = start = None
-    if last == len(run.round) and run.w is not None and run.w0 is not None:
-        start = np.concatenate([run.w0[pick][None], run.w[pick][:-1]])
+    lost = min((d.round for d in run.diverged if not run.many or d.seed == seed), default=None)
+    if lost is None and last == kept and run.w is not None and run.w0 is not None:
+        start = np.concatenate([run.w0[pick][None], run.w[pick][: kept - 1]])
         if held_out is None and answers is None and isinstance(e.problem, ImageClassification):
             held_out = replay(e, start, run.seeds[pick] if run.many else run.seeds[0])
-    if last == len(run.round) and run.updates is not None:
-        found = np.where(there[..., None], run.updates[pick], np.nan)
+    if lost is None and last == kept and run.updates is not None:
+        found = np.where(there[..., None], run.updates[pick][:kept], np.nan)
         moves = sketch(found).transpose(1, 0, 2)
     trace = Trace(
         norms.T,
@@ -73,12 +78,19 @@ def from_run(
         None if moves is None or start is None else sketch(start),
         held_out,
         is_quadratic(e.problem),
-        None if answers is None else _asked(e, answers),
+        None if answers is None else _asked(e, answers).until(last),
         not is_quadratic(e.problem) or even(e.problem.moments[0]),
+        lost,
     )
     p = e.effective_influence(last - 1, last)[0]
     deltas = np.array([s.delta for s in e.schedules])
-    return trace, p, deltas, run.round, run.n
+    return trace, p, deltas, rounds, run.n[:kept]
+
+
+def _finite(norms: Array) -> int:
+    """How many rounds there are before sizes, or their squares, are too large for a number."""
+    lost = ~(norms < LARGEST).all(axis=-1)
+    return int(np.argmax(lost)) if lost.any() else len(norms)
 
 
 def _asked(e: Experiment, answers: Answers) -> Asked:

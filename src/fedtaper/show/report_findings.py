@@ -35,9 +35,10 @@ def audit(view: View) -> Part | None:
     head = list(AUDIT)
     if not any(row[-1] for row in rows):  # nobody is accused since some round
         head, rows = head[:-1], [row[:-1] for row in rows]
-    notes = paragraphs([*warned, *found.remarks(), found.caveat], "muted")
+    notes = paragraphs([*warned, *found.remarks()], "muted")
     shown, charts = evidence(view) if view.run.challenges is not None else ("", ())
-    return Part("Audit: who contributed as declared", table(head, rows) + shown + notes, charts)
+    html = table(head, rows) + notes + shown + paragraphs([found.caveat], "muted")
+    return Part("Audit: who contributed as declared", html, charts)
 
 
 def audit_in_words(view: View) -> list[str]:
@@ -70,9 +71,10 @@ def evidence(view: View) -> tuple[str, tuple[Chart, ...]]:
     run = view.run
     found = histories(run, run.seeds[0] if run.many else None)
     found = sorted(found, key=lambda h: (not h.said.accused, h.said.client))[:SHOWN_CLIENTS]
-    curves = []
+    curves, gaps = [], False
     for h in found:
         known = np.isfinite(h.delta)
+        gaps |= not known[np.argmax(known) :].all() and bool(known.any())
         if known.any():
             bands = (h.delta[known], h.low[known], h.high[known])
             i = h.said.client
@@ -81,7 +83,9 @@ def evidence(view: View) -> tuple[str, tuple[Chart, ...]]:
         rounds = np.concatenate([np.asarray(c.x) for c in curves])
         curves += _declared(found, [rounds.min(), rounds.max()])
     chart = view.chart("audit", "Estimated taper after each challenge", "taper (delta)", curves)
-    return paragraphs([h.sentence for h in found]), (chart,) if curves else ()
+    note = paragraphs(["Challenges that gave no estimate are left out of the chart."], "muted")
+    said = paragraphs([h.sentence for h in found]) + note * gaps
+    return said, (chart,) if curves else ()
 
 
 def _declared(found: Sequence[History], ends: Sequence[int]) -> list[Curve]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtaper.core.errors import FedtaperWarning
+from fedtaper.core.errors import FedtaperError, FedtaperWarning
 from fedtaper.core.tables import capital
 from fedtaper.results import Run
 from fedtaper.show import labels
@@ -55,7 +55,10 @@ class View:
 
         with warnings.catch_warnings(record=True) as noted:
             warnings.simplefilter("always")
-            found = audit(run, seed=run.seeds[0] if run.many else None)
+            try:
+                found = audit(run, seed=run.seeds[0] if run.many else None)
+            except FedtaperError:  # asynchronous, or its first seed diverged at once
+                return None
         said = [str(w.message) for w in noted if issubclass(w.category, FedtaperWarning)]
         return found, [f"{capital(text)}." for text in dict.fromkeys(said)]
 

@@ -59,11 +59,11 @@ const SHOWN = 12;
 
 function evidence(one, graphs) {
   const place = el("div", { "data-client": one.who });
-  const outer = el("div", {}, place, el("p", { class: "small" }, one.sentence));
-  graphs.append(outer);
   const since = one.since === null ? "" : `, since round ${one.since}`;
   const first = one.delta.findIndex((value) => value !== null); // no estimate is drawn before it
   const [round, delta, low, high] = [one.round, one.delta, one.low, one.high].map((all) => all.slice(first));
+  const gap = delta.includes(null) ? el("p", { class: "small muted" }, "Gaps in the line: looks that gave no estimate.") : null;
+  graphs.append(el("div", {}, place, el("p", { class: "small" }, one.sentence), gap ?? ""));
   chart(place, { title: `${one.who}: ${one.verdict}${since}`, xlabel: "round", ylabel: "taper (delta)", logX: true,
     x: round, series: [
       { name: "declared", values: round.map(() => one.declared), style: "dashed", colour: 6 },
