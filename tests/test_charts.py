@@ -105,6 +105,28 @@ def test_hover_and_keys_read_values(drawn):
     assert "round 100" in page.locator(".chart-unit").text_content()
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_values_in_the_legend_are_whole(drawn, width):
+    """Also beside names that are too long for a line."""
+    names = ["w*(p_n)", "Hospital of the Municipal Area, Department of Neonatology " * 3]
+    series = [{"name": name, "values": [1, 0.003508]} for name in names]
+    page = drawn(width, {"xlabel": "round", "x": [1, 2], "series": series})
+    assert values(page) == ["0.003508"] * 2
+    cut = """() => [...document.querySelectorAll(".legend .value")].map((one) => {
+      const text = document.createRange(); text.selectNodeContents(one);
+      const [inner, outer, list] = [text, one, one.closest(".legend")].map(
+        (part) => part.getBoundingClientRect().right);
+      return inner - Math.min(outer, list);
+    })"""
+    assert max(page.evaluate(cut)) <= 0.5
+
+
+def test_a_single_estimate_among_gaps_is_a_point(drawn):
+    some = [{"name": "estimate", "values": [0.8, *[None] * 19]}]
+    page = drawn(spec={"xlabel": "round", "x": list(range(1, 21)), "series": some})
+    assert page.evaluate("made.u.series[1].points.show()") is True
+
+
 def scale(page, axis):
     return page.evaluate(f"[made.u.scales.{axis}.min, made.u.scales.{axis}.max]")
 

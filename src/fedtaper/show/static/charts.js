@@ -210,7 +210,7 @@ class Chart {
     this.spec.series.forEach((one, number) => {
       const { colour, dash } = look(one, number);
       const show = !this.hidden.has(one.name);
-      const few = (one.x ?? this.spec.x ?? []).length <= (one.style ? 1 : 12);
+      const few = (one.x ?? this.spec.x ?? []).length <= (one.style ? 1 : 12) || one.values.filter(Number.isFinite).length === 1;
       this.rows.push({ first: out.length, count: one.low ? 3 : 1 });
       out.push({ label: one.name, stroke: colour, width: one.width ?? 1.75, dash, show, pxAlign: 0,
         points: { show: few, size: 6, fill: colour } });
