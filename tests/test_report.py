@@ -55,6 +55,26 @@ def test_one_seed_has_values_and_no_quantiles(tiny, tmp_path):
     assert f"{run.metrics['error'][-1]:.3g} from w*(p_n)" in text
 
 
+@pytest.mark.filterwarnings("ignore::fedtaper.core.errors.FedtaperWarning")
+@pytest.mark.parametrize("seeds", [None, range(2)])
+def test_influence_is_that_of_the_last_recorded_round(tmp_path, seeds):
+    """Of a run that ended early, not of the round that was planned as the last."""
+    from fedtaper.ui.detail import detail
+
+    wild = [ft.Power(3.0, 0.5), *[ft.Power(3.0, 1.0)] * 2]
+    e = ft.Experiment(ft.LinearRegression(num_clients=3), wild, rounds=400, local_steps=5)
+    run = ft.run(e, seeds=seeds, out=tmp_path / "lost", progress=False)
+    assert run.diverged and 1 <= run.last_round < 400
+    now = e.influence(run.last_round).effective[1]
+    assert now > 1.5 * e.influence().effective[1]
+    text, specs = read(ft.report(run, tmp_path / "page.html"))
+    assert labels.number(now) in cells(text, "clients 1 and 2")
+    assert specs["Influence"]["series"][1]["values"][-1] == pytest.approx(now, rel=1e-6)
+    shown = detail(tmp_path / "lost")["influence"]
+    assert shown["groups"][1]["now"] == pytest.approx(now, rel=1e-5)
+    assert shown["round"][-1] == run.last_round
+
+
 def test_influence_is_that_of_the_experiment_with_the_sites_names(tiny, tmp_path):
     run = make(tiny, out=tmp_path / "run")
     rows = [{"site": name, "samples": 40, "parameters": 2} for name in ("north", "south", "west")]

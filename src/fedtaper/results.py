@@ -122,6 +122,16 @@ class Run:
         return self.w[..., -1, :]
 
     @property
+    def last_round(self) -> int:
+        """The last recorded round in which a seed was still running; 1 if there is none."""
+        if not len(self.round):
+            return 1
+        lost = [d.round for d in self.diverged]
+        end = max(lost) - 1 if lost and len(lost) == len(self.seeds) else int(self.round[-1])
+        kept = self.round[self.round <= end]
+        return int(kept[-1]) if len(kept) else 1
+
+    @property
     def scales(self) -> Array:
         """The factor on every client's scale in each recorded round, (rounds, L)."""
         return scales(self.experiment, self.n)

@@ -115,22 +115,22 @@ def show_run(made: Run) -> None:
         head = [f"round {made.round[-1]:,}", *(["median", "10 %", "90 %"] if many else ["value"])]
         seeds = f"{len(made.seeds)} seeds" if many else f"seed {made.seeds[0]}"
         table(f"{seeds}, {made.seconds:.2f} s, {made.engine} engine", head, rows)
-    e, names = made.experiment, labels.clients(made)
+    e, names, last = made.experiment, labels.clients(made), made.last_round
     give(
         rounds=int(made.round[-1]) if len(made.round) else 0,
         seeds=made.seeds,
         seconds=made.seconds,
         engine=made.engine,
         metrics={n: v[..., -1] for n, v in made.metrics.items() if v.shape[-1]},
-        influence={"now": e.influence().effective, "limit": e.limit_influence},
+        influence={"now": e.influence(last).effective, "limit": e.limit_influence},
         diverged=[vars(d) for d in made.diverged],
     )
     table(
         "Influence",
-        ["clients", "step size", f"at n = {e.rounds * e.period:,}", "in the limit"],
+        ["clients", "step size", f"at n = {last * e.period:,}", "in the limit"],
         [
             [labels.who(names, g), g.taper, f"{g.effective:.4g}", f"{g.limit:.4g}"]
-            for g in e.groups()
+            for g in e.groups(last)
         ],
         left=2,
     )

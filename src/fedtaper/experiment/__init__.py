@@ -320,6 +320,6 @@ class Experiment:
         check_whole("round", k)
         return influences.in_round(self, k)
 
-    def groups(self) -> list[ClientGroup]:
-        """Groups of clients with the same influence, for tables and legends."""
-        return influences.groups(self)
+    def groups(self, round: int | None = None) -> list[ClientGroup]:
+        """Groups of clients with the same influence in one round (from 1; default the last)."""
+        return influences.groups(self, round)

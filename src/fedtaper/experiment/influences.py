@@ -123,9 +123,9 @@ def in_round(e: Experiment, round_: int) -> Influence:
     return replace(plain, participation=taking)
 
 
-def groups(e: Experiment) -> list[ClientGroup]:
-    """Groups of clients with the same influence."""
-    effect, limit = e.influence(), e.limit_influence
+def groups(e: Experiment, round_: int | None = None) -> list[ClientGroup]:
+    """Groups of clients with the same influence in one round, by default the last."""
+    effect, limit = e.influence(round_), e.limit_influence
     found: dict[Any, list[int]] = {}
     for i, schedule in enumerate(e.schedules):
         factors = (effect.step_sum[i], effect.server_weight[i], effect.participation[i])

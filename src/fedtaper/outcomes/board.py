@@ -140,7 +140,7 @@ def board(
     if run.many:
         run = _one_seed(run, run.seeds[0] if seed is None else seed)
     e = run.experiment
-    given = e.influence().share
+    given = e.influence(run.last_round).share
     missing: list[str] = []
 
     def attempt(what: str, make: Callable[[], Found]) -> Found | None:

@@ -75,7 +75,7 @@ def _counted(number: str, what: str) -> str:
 def _row(name: str, run: Run, columns: Sequence[str]) -> list[str]:
     e = run.experiment
     others = np.arange(e.num_clients) != e.reference
-    p_n, p = e.influence().effective[others], e.limit_influence[others]
+    p_n, p = e.influence(run.last_round).effective[others], e.limit_influence[others]
     now, limit = (f"{v.max():.3g}" if v.size else "" for v in (p_n, p))
     rest = survivors(run)
     seeds = f"{len(run.seeds)}"

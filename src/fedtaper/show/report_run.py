@@ -117,7 +117,7 @@ def _trajectory(view: View) -> Chart:
     run, e = view.run, view.run.experiment
     assert run.w is not None
     equilibrium = as_quadratic(e.problem).equilibrium
-    now = equilibrium(e.effective_influence(e.rounds - 1, e.rounds)[0])
+    now = equilibrium(e.influence(run.last_round).effective)
     limit = equilibrium(e.limit_influence)
     ends = view.rounds[[0, -1]]
     curves = []
@@ -138,8 +138,8 @@ def _trajectory(view: View) -> Chart:
 def influence(view: View) -> Part | None:
     """Effective influence over the rounds, one line for clients that are alike, and its factors."""
     e = view.run.experiment
-    groups = e.groups()
-    rounds = 1 + thin(int(view.run.round[-1]), 80)
+    groups = e.groups(view.run.last_round)
+    rounds = 1 + thin(view.run.last_round, 80)
     p = np.concatenate([e.effective_influence(int(k) - 1, int(k)) for k in rounds])
     drawn = spread([g.effective for g in groups])
     curves = [
@@ -171,7 +171,7 @@ def _sent(view: View) -> tuple[Chart, ...]:
     if not np.isfinite(norms).any():
         return ()
     middle = np.median(norms, axis=0) if norms.ndim == 3 else norms
-    drawn = spread(view.run.experiment.influence().effective)
+    drawn = spread(view.run.experiment.influence(view.run.last_round).effective)
     curves = [
         Curve(view.clients[i], view.rounds, middle[view.at, i], colour=view.colour(i))
         for i in drawn

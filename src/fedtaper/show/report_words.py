@@ -144,7 +144,7 @@ def _settles(run: Run) -> list[str]:
 
 def _influence(run: Run) -> list[str]:
     e, names = run.experiment, labels.clients(run)
-    groups = sorted(e.groups(), key=lambda g: -g.effective)
+    groups = sorted(e.groups(run.last_round), key=lambda g: -g.effective)
     out = []
     if len(groups) == 1 or np.ptp([g.effective for g in groups]) < 1e-9:
         out.append(f"By their step sizes, all {_clients(e.num_clients)} count the same.")

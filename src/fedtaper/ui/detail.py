@@ -57,7 +57,7 @@ def _finished(folder: Path) -> dict[str, Any]:
     return {
         "round": run.round[places].tolist(),
         "metrics": {name: curve(values, places) for name, values in found.items()},
-        "influence": influence(run.experiment, labels.clients(run)),
+        "influence": influence(run.experiment, labels.clients(run), run.last_round),
         "seeds": len(run.seeds),
     }
 
@@ -77,20 +77,20 @@ def _going(folder: Path) -> dict[str, Any]:
     try:
         e = read_toml(folder / CONFIG, trusted=False)  # looking at a run calls nobody's code
         sites: Sequence[str] = e.names or tuple(f"client {i}" for i in range(e.num_clients))
-        out["influence"] = influence(e, sites)
+        out["influence"] = influence(e, sites, int(rounds[-1]) if done else 1)
     except FedtaperError:
         out["influence"] = None  # not written yet, or code of the user's own
     return out
 
 
-def influence(e: Experiment, names: Sequence[str]) -> dict[str, Any]:
-    """Effective influence over the rounds, one curve per group of equal clients.
+def influence(e: Experiment, names: Sequence[str], last: int) -> dict[str, Any]:
+    """Effective influence up to the last recorded round, one curve per group of equal clients.
 
     ``drawn`` says which groups a chart shows, where there are more than can be told apart.
     """
-    rounds = np.unique(np.geomspace(1, e.rounds, min(INFLUENCES, e.rounds)).round().astype(int))
+    rounds = np.unique(np.geomspace(1, last, min(INFLUENCES, last)).round().astype(int))
     values = np.concatenate([e.effective_influence(k - 1, k) for k in rounds])
-    groups = e.groups()
+    groups = e.groups(last)
     return {
         "round": rounds.tolist(),
         "reference": names[e.reference],
