@@ -192,7 +192,7 @@ def test_list_and_detail_are_what_is_stored(page, root):
     run = ft.load(root / "one")
     row = found["one"]
     assert (row["state"], row["round"], row["rounds"], row["clients"]) == ("finished", 12, 12, 2)
-    assert row["metric"] == "error"
+    assert row["metric"] == "error" and row["title"] == "Distance to w*(p_n)"
     assert row["value"] == pytest.approx(run.metrics["error"][-1], rel=1e-6)
     shown = page.get("/api/run", params={"id": "one"}).json()
     assert shown["round"] == list(range(1, 13)) and shown["trouble"] == ""

@@ -216,6 +216,44 @@ def test_goals_and_influence_sliders(open_page):
     assert page.get_by_label("Influence of client 0").is_visible()
 
 
+def test_a_certificate_goes_when_the_settings_change(open_page):
+    page = open_page("studio")
+    drawn(page, lambda: page.get_by_role("button", name="Find influences").click())
+    page.get_by_text("Certificate").wait_for()
+    drawn(page, lambda: page.get_by_label("Influence of client 0").press("ArrowRight"))
+    assert page.get_by_text("Certificate").count() == 0
+
+
+def test_an_edit_survives_other_sliders(open_page):
+    page = open_page("studio")
+    influence, steps = (
+        page.get_by_label(name, exact=True) for name in ("Influence", "c and delta")
+    )
+    first = page.get_by_label("c of client 1", exact=True)
+
+    def shown(name):
+        return float(page.locator(f"output[for={name}]").text_content())
+
+    drawn(page, influence.check)
+    drawn(page, lambda: page.get_by_label("Influence of client 1").fill("-1"))  # the slider's log
+    drawn(page, lambda: page.get_by_label("delta of all clients").fill("0.9"))
+    drawn(page, steps.check)
+    assert shown("c-1") == pytest.approx(0.1 * shown("c-0"))
+    assert shown("delta-0") == shown("delta-1") == 0.9
+    drawn(page, lambda: first.fill("-1.3"))
+    drawn(page, lambda: page.get_by_label("delta of client 2", exact=True).fill("0.8"))
+    drawn(page, influence.check)
+    assert shown("p-1") == pytest.approx(10**-1.3 / shown("c"), rel=1e-2) and shown("c") == 0.1
+    drawn(page, steps.check)
+    assert shown("c-1") == pytest.approx(10**-1.3, rel=1e-2) and shown("delta-2") == 0.8
+
+
+def test_the_list_names_values_as_the_charts_do(open_page):
+    page = open_page("runs")
+    line = page.locator("tbody tr", has_text="one-counts")
+    assert "Distance to w*(p_n)" in line.text_content() and " error " not in line.text_content()
+
+
 def test_what_is_copied_runs(open_page, served):
     page = open_page("studio")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])

@@ -38,6 +38,7 @@ class Row:
     problem: str = ""
     own: bool = False
     metric: str = ""
+    title: str = ""  # of the metric, as in the charts
     value: float | None = None
     trouble: str = ""
     ends: dict[str, float | None] = field(default_factory=dict)
@@ -118,7 +119,8 @@ def _ends(metrics: dict[str, Any]) -> dict[str, float | None]:
 def _main(ends: dict[str, float | None]) -> dict[str, Any]:
     own = [n for n in ends if n not in labels.METRICS]  # the user's own say most
     name = next((n for n in (*own, *SHOWN, *ends) if n in ends), "")
-    return {"metric": name, "value": ends.get(name)}
+    title = labels.title(name) if name else ""
+    return {"metric": name, "title": title, "value": ends.get(name)}
 
 
 def _settings(folder: Path) -> dict[str, Any]:

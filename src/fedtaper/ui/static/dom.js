@@ -14,7 +14,7 @@ export function el(tag, attributes = {}, ...children) {
 }
 
 /** A cell's text without a line break inside w*(p). */
-const whole = (cell) => (typeof cell !== "string" ? cell : cell.split(/(w\*\(p(?:_n)?\)(?:\[\d+\])?)/)
+export const whole = (cell) => (typeof cell !== "string" ? cell : cell.split(/(w\*\(p(?:_n)?\)(?:\[\d+\])?)/)
   .map((part, j) => (j % 2 ? el("span", { class: "whole" }, part) : part)));
 
 /** A table: words to the left, columns in `right` to the right, those in `wide` on wide screens. */

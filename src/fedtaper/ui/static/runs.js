@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { chart, format } from "./charts.js";
-import { ago, el, latest, message, say, table } from "./dom.js";
+import { ago, el, latest, message, say, table, whole } from "./dom.js";
 
 const LOGARITHMIC = /error|loss|norm|change/;
 const chosen = new Set(); // stays when another part of the page is shown
@@ -271,9 +271,8 @@ function progress(row) {
 }
 
 function last(row) {
-  if (!row.metric) return "–";
-  const value = row.value === null ? null : Number(row.value.toPrecision(3));
-  return `${row.metric.replaceAll("_", " ")} ${format(value)}`;
+  if (!row.title || row.value === null) return "–";
+  return [el("span", { class: "muted small" }, whole(row.title)), " ", format(Number(row.value.toPrecision(3)))];
 }
 
 function influence(found, id) {

@@ -40,6 +40,7 @@ export class Panel {
     this.changed = () => {
       this.preset.value = this.chosen ?? ""; // any other setting is no preset any more
       this.chosen = null;
+      document.getElementById("goal-said")?.replaceChildren(); // it was about other settings
       changed();
     };
     this.top = el("div");
@@ -117,15 +118,18 @@ export class Panel {
       el("button", { type: "button", onclick: find }, "Find influences")), told);
   }
 
+  /** The other kind of sliders, with what the present ones say; a delta for all is each client's. */
   turn(mode) {
     const { clients } = this.state;
+    const rounded = (value) => Number(value.toPrecision(6));
     if (mode === "influence") {
-      const most = Math.max(...clients.map((one) => one.c));
-      this.state.clients = clients.map((one) => ({ ...one, p: one.p ?? Number((one.c / most).toPrecision(3)) }));
+      const first = clients.reduce((best, one) => (one.c > best.c ? one : best));
+      Object.assign(this.state, { c: first.c, delta: first.delta });
+      this.state.clients = clients.map((one) => ({ ...one, p: rounded(one.c / first.c) }));
     } else {
       const { c = 0.1, delta = 0.76 } = this.state;
       this.state.clients = clients.map((one) =>
-        ({ c: one.c ?? Number((c * one.p).toPrecision(6)), delta: one.delta ?? delta, p: one.p }));
+        ({ c: rounded(c * (one.p ?? 1)), delta: one.delta ?? delta }));
     }
     this.state.mode = mode;
     this.list();
@@ -150,7 +154,10 @@ export class Panel {
       const { c = 0.1, delta = 0.76 } = this.state;
       this.each.replaceChildren(
         slider("c", "c of a client with influence 1", c, [0.001, 10, 0.01, true], (value) => this.set({ c: value })),
-        slider("delta", "delta of all clients", delta, [0, 1, 0.005, false], (value) => this.set({ delta: value })),
+        slider("delta", "delta of all clients", delta, [0, 1, 0.005, false], (value) => {
+          for (const one of clients) delete one.delta; // what each had before counts no more
+          this.set({ delta: value });
+        }),
         ...clients.map((one, i) => slider(`p-${i}`, `Influence of client ${i}`, one.p ?? 1, [0.001, 1, 0.01, true],
           (p) => put(one, { p }))));
       return;
