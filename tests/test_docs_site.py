@@ -69,6 +69,27 @@ def test_code_in_the_list_of_names_is_as_it_is(site):
     assert "a_n = c / (n + offset)**delta" in text and "\\*" not in text
 
 
+def test_the_command_reference_has_no_escapes(site):
+    text = re.sub(r"<[^>]*>", "", (site / "reference/commands.html").read_text(encoding="utf-8"))
+    assert "[required]" in text and "\\[" not in text
+
+
+def test_the_gallery_is_sorted_and_says_each_family_once(site):
+    text = (site / "claims/index.html").read_text(encoding="utf-8")
+    table = text[text.index("<table") : text.index("</table>")]
+    ids = re.findall(r">([A-Z]\d+)</span>", table)
+    for family in ("A", "O"):
+        mine = [one for one in ids if one.startswith(family)]
+        assert len(mine) > 2 and mine == sorted(mine)
+    assert table.count("Regression, at the paper") == 1
+    assert re.search(r"<th[^>]*><p>what it says</p></th>", table)
+
+
+def test_a_reproduced_claim_has_no_nearest_setting(site):
+    text = (site / "claims/challenges.html").read_text(encoding="utf-8")
+    assert "earest setting that shows it" not in text and "Note: " in text
+
+
 def test_every_figure_is_in_the_gallery(site):
     pictures = {path.name for path in (site / "_images").iterdir()}
     ledgers = list((ROOT / "results").glob("*/claims.json"))

@@ -6,6 +6,7 @@ from typing import Any
 
 from _site import put
 from fedtaper.core.tables import capital
+from fedtaper.show.report_claims import beside
 
 TITLES = {
     "regression": "Regression, at the paper's size",
@@ -15,8 +16,8 @@ TITLES = {
     "bloodmnist": "Images: BloodMNIST",
     "organamnist": "Images: OrganAMNIST, a subset",
     "audit": "The audit",
-    "challenges": "The audit by challenges",
     "audit-digits": "The audit on digits",
+    "challenges": "The audit by challenges",
     "outcomes": "Outcomes",
     "moving": "Late, rare and moving clients",
     "eeg": "Seizure detection",
@@ -31,7 +32,7 @@ The verdicts:
 - **not-at-this-horizon**: it is true in the limit, but not yet after so many rounds;
 - **not-with-these-settings**: the data does not show it; the nearest setting that does is named.
 
-| claim | | verdict |
+| claim | what it says | verdict |
 |---|---|---|
 """
 
@@ -53,10 +54,13 @@ def write(folder: Path, results: Path) -> None:
         page = json.loads(found[name].read_text(encoding="utf-8"))
         title = TITLES.get(name, name)
         pages.append(name)
-        for row in page["claims"]:
+        rows = sorted(page["claims"], key=lambda row: row["id"])
+        good = sum(row["verdict"] == "reproduced" for row in rows)
+        index.append(f"| | **[{title}]({name}.md)** | {good} of {len(rows)} reproduced |")
+        for row in rows:
             where = f"[{row['id']}]({name}.md#{row['id'].lower()})"
-            index.append(f"| {where} | {title}: {safe(row['statement'])} | {row['verdict']} |")
-        body = [f"# {title}\n", made(page["provenance"], name), *map(claim(name), page["claims"])]
+            index.append(f"| {where} | {safe(row['statement'])} | {row['verdict']} |")
+        body = [f"# {title}\n", made(page["provenance"], name), *map(claim(name), rows)]
         if name in IN_OLD_STYLE:
             body.insert(2, OLD_STYLE)
         put(folder / f"{name}.md", "\n".join(body))
@@ -98,7 +102,8 @@ def claim(folder: str) -> Any:
                 *pictures,
                 f"- Measured: {safe(row['measure'])}",
                 f"- It would be refuted by: {safe(row['refuted_by'])}",
-                f"- The nearest setting that shows it: {safe(row['nearest'])}\n",
+                *(f"- {what}: {safe(text)}" for what, text in [beside(row)] if text),
+                "",
                 "| number | value | interval | threshold | passed |",
                 "|---|---:|---:|---|---|",
                 *numbers,

@@ -37,6 +37,7 @@ def row(parameter: click.Parameter, context: click.Context) -> str:
     if record is None:
         return ""
     shown, help_ = (" ".join(text.split()).replace("|", "\\|") for text in record)
+    help_ = help_.replace("\\[", "[")  # typer has escaped it for the terminal
     return f"| `{shown}` | {plain(help_)} |"
 
 

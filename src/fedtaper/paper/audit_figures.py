@@ -15,6 +15,8 @@ WAYS = (
     ("plain log-log slope", "norms", True),
 )
 SHOWN = ("delta 0.9", "delta 1", "fades later", "idle", "noise", "copying")
+# One colour per kind, the same in every figure.
+KINDS = {kind: COLOURS[number] for number, kind in enumerate(SHOWN)} | {"honest": COLOURS[6]}
 HONEST = ("honest", "little data", "easy data", "noisy data", "missed rounds", "gradient vanishes")
 
 
@@ -23,13 +25,13 @@ def detection(table: Any, path: Path) -> None:
     rounds = np.unique(table["round"])
     with figure(path, columns=2, sharey=True, height=2.9) as axes:
         for axis, witness in zip(axes[0], ("updates", "norms"), strict=True):
-            for number, kind in enumerate(SHOWN):
+            for kind in SHOWN:
                 share = [table.share_accused([kind], k, witness) for k in rounds]
                 style = "--" if kind == "copying" else "-"  # lies on the line of noise
                 axis.plot(rounds, share, style, marker="o", markersize=2.5, label=kind,
-                          color=COLOURS[number])  # fmt: skip
+                          color=KINDS[kind])  # fmt: skip
             honest = [table.share_accused(HONEST, k, witness) for k in rounds]
-            axis.plot(rounds, honest, color="#000000", marker="s", markersize=2.5,
+            axis.plot(rounds, honest, color=KINDS["honest"], marker="s", markersize=2.5,
                       linewidth=1.6, label="honest (false accusations)")  # fmt: skip
             axis.set_title(f"from {'updates' if witness == 'updates' else 'sizes alone'}")
             axis.set_xlabel("round")
@@ -92,10 +94,10 @@ def estimates(rows: list[dict[str, Any]], path: Path) -> None:
         for number, (kind, true) in enumerate(kinds.items()):
             mine = [row for row in rows if row["kind"] == kind and np.isfinite(row["excess"][0])]
             place = [pairs.index(row["pair"]) + 0.27 * (number - 1) for row in mine]
-            axis.axvline(true, color=COLOURS[number], linestyle="--", linewidth=0.8)
+            axis.axvline(true, color=KINDS[kind], linestyle="--", linewidth=0.8)
             axis.plot(
                 [row["excess"][0] for row in mine], place + 0.08 * rng.uniform(-1, 1, len(place)),
-                ".", markersize=2.5, alpha=0.6, color=COLOURS[number], label=kind,
+                ".", markersize=2.5, alpha=0.6, color=KINDS[kind], label=kind,
             )  # fmt: skip
         axis.set_yticks(range(len(pairs)), pairs)
         axis.invert_yaxis()
@@ -109,13 +111,13 @@ def found_when(rows: list[dict[str, Any]], path: Path) -> None:
     rounds = np.arange(1, 101)
     with figure(path, height=2.8) as axes:
         axis = axes[0, 0]
-        for number, kind in enumerate(SHOWN):
+        for kind in SHOWN:
             first = np.array([row["accused"] for row in rows if row["kind"] == kind])
             share = [_mean((first > 0) & (first <= k)) for k in rounds]
-            axis.step(rounds, share, where="post", color=COLOURS[number], label=kind)
+            axis.step(rounds, share, where="post", color=KINDS[kind], label=kind)
         first = np.array([row["accused"] for row in rows if row["kind"] == "honest"])
         share = [_mean((first > 0) & (first <= k)) for k in rounds]
-        axis.step(rounds, share, where="post", color="#000000", linewidth=1.6,
+        axis.step(rounds, share, where="post", color=KINDS["honest"], linewidth=1.6,
                   label="honest")  # fmt: skip
         axis.set_ylim(-0.02, 1.03)
         axis.set_xlabel("round")

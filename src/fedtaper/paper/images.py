@@ -296,7 +296,8 @@ CLAIMS = [
     ),
     _claim(
         "I6",
-        "Images: the effect of delta, of N, and of the degree of heterogeneity",
+        "On images, a larger delta learns less by the same round, more local epochs learn more "
+        "per round, and unlike clients end at a higher test loss",
         "late change, training and test loss at the ends of a sweep of each, one over the other",
         "an effect that goes the other way",
         judge_i6,

@@ -13,6 +13,8 @@ from fedtaper.show.labels import number
 from fedtaper.show.report_page import Section, folded, image, paragraphs, table
 from fedtaper.storage.loading import CLAIMS
 
+ITSELF = ("the setting itself", "this one", "the paper's own setting")  # nothing to add
+
 
 def sections(folder: Path) -> list[Section]:
     """An overview, and one section per claim."""
@@ -51,16 +53,26 @@ def _claim(c: dict[str, Any], folder: Path) -> Section:
     pictures = "".join(
         image(folder / name, name) for name in c["figures"] if _is_own_figure(folder, name)
     )
+    what, text = beside(c)
+    said = f"<p><b>{what}:</b> {escape(text)}.</p>" if text else ""
     return Section(
         c["id"],
         f"<p class={kind}>{escape(c['verdict'])}</p>"
         f"{paragraphs([c['statement'], capital(c['summary'])])}"
-        f"<p><b>Nearest setting that shows it:</b> {escape(c['nearest'])}.</p>{pictures}"
+        f"{said}{pictures}"
         + folded(
             "Deciding numbers",
             f"<p>{escape(c['measure'])} <b>Refuted by:</b> {escape(c['refuted_by'])}</p>{deciding}",
         ),
     )
+
+
+def beside(claim: dict[str, Any]) -> tuple[str, str]:
+    """What is said of settings: the nearest that shows a claim, or a note on one that is shown."""
+    text = str(claim.get("nearest", ""))
+    if claim.get("verdict") == "reproduced":
+        return "Note", "" if text in ITSELF else text
+    return "Nearest setting that shows it", text
 
 
 def _is_own_figure(folder: Path, name: Any) -> bool:

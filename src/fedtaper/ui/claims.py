@@ -8,6 +8,7 @@ from typing import Any
 
 from fedtaper.core.errors import FedtaperError, one_line
 from fedtaper.core.tables import capital
+from fedtaper.show.report_claims import beside
 from fedtaper.storage.loading import CLAIMS
 from fedtaper.ui.folder import Tree, inside
 
@@ -36,6 +37,7 @@ def _ledger(name: str, folder: Path) -> dict[str, Any]:
 def _claim(row: dict[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {name: str(row.get(name, "")) for name in TEXTS}
     out["summary"] = capital(out["summary"])
+    out["beside"] = beside(out)
     out["seconds"] = row.get("seconds")
     out["figures"] = [str(f) for f in row.get("figures", []) if Path(str(f)).suffix in KINDS]
     names = ("name", "value", "low", "high", "threshold", "passed")

@@ -28,6 +28,7 @@ function ledger(one, made) {
 
 function card(folder, claim, made) {
   const kind = claim.verdict === "reproduced" ? "good" : "other";
+  const [what, nearest] = claim.beside;
   const figures = el("div", { class: "figures" });
   const rows = claim.numbers.map((n) => [n.name ?? "", format(n.value),
     n.low === null || n.low === undefined ? "" : `${format(n.low)} to ${format(n.high)}`, n.threshold ?? "",
@@ -38,7 +39,7 @@ function card(folder, claim, made) {
     rows.length ? table(`Numbers of ${claim.id}`, ["number", "value", "interval", "required", "met"], rows, [1, 2]) : null,
     el("p", {}, el("strong", {}, "Measured: "), claim.measure),
     el("p", {}, el("strong", {}, "Refuted by: "), claim.refuted_by),
-    el("p", {}, el("strong", {}, "Nearest setting that shows it: "), claim.nearest), figures);
+    nearest ? el("p", {}, el("strong", {}, `${what}: `), nearest) : null, figures);
   return el("article", { class: "claim" },
     el("h3", {}, `${claim.id} `, el("span", { class: kind }, claim.verdict)),
     el("p", {}, claim.statement), el("p", {}, claim.summary), more);
