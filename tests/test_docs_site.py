@@ -72,6 +72,7 @@ def test_code_in_the_list_of_names_is_as_it_is(site):
 def test_the_command_reference_has_no_escapes(site):
     text = re.sub(r"<[^>]*>", "", (site / "reference/commands.html").read_text(encoding="utf-8"))
     assert "[required]" in text and "\\[" not in text
+    assert 'fedtaper plan "client 0 counts 10x" --clients' in text.replace("&quot;", '"')
 
 
 def test_the_gallery_is_sorted_and_says_each_family_once(site):

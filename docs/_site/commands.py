@@ -1,5 +1,6 @@
 """The command's own help, as a page."""
 
+import re
 from pathlib import Path
 
 import click
@@ -28,7 +29,18 @@ def section(name: str, command: click.Command, parent: click.Context) -> str:
     rows = [row(parameter, context) for parameter in command.params]
     table = "\n".join(["| | |", "|---|---|", *filter(None, rows)])
     title = f"## fedtaper {name}\n\n```text\nfedtaper {name} {usage}\n```\n"
-    return f"{title}\n{plain(text)}\n\n{table}\n"
+    body = "\n\n".join(map(paragraph, text.split("\n\n")))
+    return f"{title}\n{body}\n\n{table}\n"
+
+
+def paragraph(text: str) -> str:
+    """A paragraph, and the examples at its end as code, where quotes stay as they are typed."""
+    found = re.search(r"\b(Examples?): (.*)", " ".join(text.split()))
+    if found is None:
+        return plain(text)
+    words = text[: text.index(f"{found[1]}:")]
+    lines = "\n".join(found[2].split("; "))
+    return f"{plain(words)}\n\n{found[1]}:\n\n```text\n{lines}\n```"
 
 
 def row(parameter: click.Parameter, context: click.Context) -> str:

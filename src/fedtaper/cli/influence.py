@@ -133,8 +133,8 @@ def audit(
             say(history.sentence)
         say(
             f"Drawn: {draw(evidence, figure)}. Dashed: the declared taper; line and band: the "
-            "estimate with its interval; dots and marks below: challenges; vertical line: the "
-            "round since which the verdict holds."
+            "estimate with its interval, with gaps where there is none; dots and marks below: "
+            "challenges; vertical line: the round since which the verdict holds."
         )
 
 
