@@ -107,11 +107,11 @@ def test_the_delta_that_a_fade_needs_in_closed_form():
 
 
 def test_fading_needs_a_fall():
-    room = sys.modules["fedtaper.planning.plan"]
+    room = sys.modules["fedtaper.planning.over_time"]
     e = planned([1, 1]).experiment
     for end in (0.0, -0.1, 0.5, 0.6):
         with pytest.raises(ft.FedtaperError, match="must fall, and to more than 0"):
-            room._fading(e, list(e.schedules), 0, room.Fade(end, 9, 0.5))
+            room.fading(e, list(e.schedules), 0, room.Fade(end, 9, 0.5), np.ones(2))
     for rule in ("fade client 0 from 50% to 50% by round 9", "fade client 0 to 0% by round 9"):
         with pytest.raises(ft.FedtaperError, match=r"must fall|cannot read the rule|above 0"):
             planned(rule, num_clients=2)

@@ -79,12 +79,16 @@ def plans(draw):
 def test_round_trip(asked):
     """Random feasible targets: measured effective influence within 1 % (here: 1e-9)."""
     target = np.array(asked["target"])
-    found = ft.plan(**asked)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ft.FedtaperWarning)
+        found = ft.plan(**asked)
     got = measured(found.experiment, asked["rounds"])
     assert np.allclose(got / got.max(), target / target.max(), rtol=1e-9)
     assert np.allclose(found.effective, target, rtol=1e-9)
     assert max(s.c for s in found.schedules) == pytest.approx(0.1)
-    assert not found.warnings
+    first = np.log(measured(found.experiment, 1) / target)
+    off = np.abs(first - first[int(np.argmax(target))]).max()
+    assert len(found.warnings) == (off > np.log(1.1)) or off == pytest.approx(np.log(1.1))
 
 
 def test_a_run_moves_as_planned():
@@ -178,7 +182,8 @@ def test_without_a_problem_nothing_is_judged_and_epochs_are_counted():
     found = ft.plan([1, 0.1], rounds=10, local_epochs=3, sizes=[500, 1000])
     assert found.experiment.clock == "epoch" and found.experiment.period == 3
     assert "not judged" in found.advice and "curvature" not in str(found)
-    updates = ft.plan([1, 0.1], rounds=10, local_epochs=3, sizes=[500, 1000], clock="update")
+    with pytest.warns(ft.FedtaperWarning, match="not in earlier ones"):
+        updates = ft.plan([1, 0.1], rounds=10, local_epochs=3, sizes=[500, 1000], clock="update")
     assert updates.experiment.period == 60
     with pytest.raises(ft.FedtaperError, match=r"problem= \(--file\)"):
         ft.plan([1, 1], rounds=10, local_steps=5, offset=None)

@@ -14,6 +14,7 @@ from fedtaper.cli import paths, planned
 from fedtaper.cli.names import load_run, read_file
 from fedtaper.cli.terminal import give, say, table
 from fedtaper.core.errors import AssumptionWarning, FedtaperError
+from fedtaper.planning.over_time import DRIFT
 from fedtaper.planning.plan import RULES
 from fedtaper.planning.plan import plan as make_plan
 
@@ -77,6 +78,7 @@ def plan(
             raise FedtaperError("give --local-steps or --local-epochs, or a --file that has them")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AssumptionWarning)  # printed below the table
+        warnings.filterwarnings("ignore", DRIFT)
         found = make_plan(
             _target(target), rounds, c=c, delta=delta, offset=None if stable else 0.0, **settings
         )

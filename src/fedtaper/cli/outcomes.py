@@ -27,6 +27,7 @@ from fedtaper.outcomes.limits import WORDS
 from fedtaper.outcomes.price import METHODS as PRICES
 from fedtaper.outcomes.price import Price
 from fedtaper.outcomes.price import price as find_price
+from fedtaper.planning.over_time import DRIFT
 from fedtaper.rules.goals import GOALS
 
 Plot = Annotated[
@@ -174,6 +175,7 @@ def _write_plan(found: Fair, e: Experiment, file: Path, out: Path) -> None:
     settings = {name: held for name, held in settings_of(e).items() if name != "problem"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AssumptionWarning)
+        warnings.filterwarnings("ignore", DRIFT)
         made = found.plan(e.rounds, **settings)
     for text in (*(f"warning: {w}" for w in made.warnings), made.advice):
         say(text)

@@ -2,7 +2,8 @@
 
 Plans are about effective influence: server weight times participation times the sum of the
 step sizes of the last round. Finite influences come only from the scales c, at one delta, so
-they hold throughout the run. Fading comes from delta, within assumption A2.
+they hold throughout the run where all clients have the same clock values; where they have not,
+a warning says how far earlier rounds are from it. Fading comes from delta, within assumption A2.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from fedtaper.core.protocols import checked_problem
 from fedtaper.core.schedules import Power
 from fedtaper.core.tables import html, label, plain
 from fedtaper.experiment import Experiment
+from fedtaper.planning.over_time import FASTEST, drifting, fading, on_scale, vanishing
 from fedtaper.planning.targets import RULES, Fade, Target, are_texts, targets, tidy
 from fedtaper.problems.linear import LinearRegression
 from fedtaper.storage import durable
@@ -31,7 +33,6 @@ from fedtaper.theory.stability import curvatures, stability_at
 
 Array = NDArray[np.float64]
 __all__ = ["RULES", "Fade", "Plan", "plan"]
-FASTEST = 1.0  # the largest delta inside A2
 PRICED = 500  # parameters of a model whose prices are shown beside the shares
 PRICES = "own loss, mean loss: their change for 1 % more influence of this client"
 
@@ -70,7 +71,7 @@ class Plan:
     @property
     def effective(self) -> Array:
         """Effective influence at the horizon, on the target's scale."""
-        return _on_scale(self.experiment.influence().raw, self.target)
+        return on_scale(self.experiment.influence().raw, self.target)
 
     def rows(self, prices: bool = True) -> list[list[str]]:
         """The table's cells, a heading first: influences, then the factors of the effective one.
@@ -79,7 +80,7 @@ class Plan:
         convex: by how much 1 % more influence changes the client's own loss, and the mean loss.
         """
         e = self.experiment
-        found, limit = e.influence(), _on_scale(e.limit_influence, self.target)
+        found, limit = e.influence(), on_scale(e.limit_influence, self.target)
         head = ["client", "step size", "target", "effective", "limit"]
         head += ["a at end", "steps", "weight", "rate"]
         priced = self.prices.rows() if prices and self.prices is not None else []
@@ -211,12 +212,16 @@ def plan(
     schedules = _scales(base, numbers, start)
     told: list[str] = []
     for client, fade in fades.items():
-        schedules[client], refused = _fading(base, schedules, client, fade)
+        schedules[client], refused = fading(base, schedules, client, fade, numbers)
         told += refused
     made = replace(base, schedules=tuple(map(tidy, schedules)))
-    told += _vanishing(made, numbers)
+    told += vanishing(made, numbers)
+    drift = drifting(made, numbers)
     for text in told:
         warn(text, AssumptionWarning)
+    for text in drift:
+        warn(text)
+    told += drift
     return Plan(made, numbers, tuple(told), _advice(made, curvature, known), known)
 
 
@@ -252,87 +257,6 @@ def _scales(base: Experiment, numbers: Array, start: Power) -> list[Power]:
     scale *= start.c / scale[stays].max()
     taper = [FASTEST if value == 0 else start.delta for value in numbers]
     return [replace(start, c=float(s), delta=d) for s, d in zip(scale, taper, strict=True)]
-
-
-def _fading(
-    base: Experiment, schedules: list[Power], client: int, fade: Fade
-) -> tuple[Power, list[str]]:
-    """The delta that fades a client as asked, or the nearest inside A2 and a warning."""
-    if not 0 < fade.end < fade.start:
-        raise FedtaperError(
-            f"client {client} cannot fade from {fade.start:.3g} to {fade.end:.3g}: it must fall, "
-            "and to more than 0"
-        )
-    usual = schedules[client]
-    fall = fade.end / fade.start
-    delta = _delta_for(base, client, usual, fade.by, fall)
-    text = []
-    if delta > FASTEST:
-        has = _fall(base, client, usual, fade.by, FASTEST)
-        text.append(
-            f"client {client} cannot fade to {fade.end:.3g} by round {fade.by} inside A2: that "
-            f"needs delta = {delta:.3g}. With delta = 1, the fastest, it has "
-            f"{fade.start * has:.3g} then; to reach {fade.end:.3g} by then, let it start at "
-            f"{fade.end / has:.3g}"
-        )
-        delta = FASTEST
-    at_first = _sums(base, client, usual, 1, delta) / _sums(base, client, usual, 1, usual.delta)
-    return replace(usual, c=usual.c * fade.start / at_first, delta=delta), text
-
-
-def _sums(base: Experiment, client: int, usual: Power, round_: int, delta: float) -> float:
-    """Sum of (n + offset)^-delta over a client's updates of a round."""
-    clock = base.clock_values(round_ - 1, round_)[0]
-    n = clock[: base.steps[client], client if clock.shape[1] > 1 else 0]
-    return float(((n + usual.offset) ** -delta).sum())
-
-
-def _fall(base: Experiment, client: int, usual: Power, by: int, delta: float) -> float:
-    """The factor by which the client falls from round 1 to a round, relative to the others."""
-    mine = _sums(base, client, usual, by, delta) / _sums(base, client, usual, 1, delta)
-    return (
-        mine
-        * _sums(base, client, usual, 1, usual.delta)
-        / (_sums(base, client, usual, by, usual.delta))
-    )
-
-
-def _delta_for(base: Experiment, client: int, usual: Power, by: int, fall: float) -> float:
-    """The delta with that fall, by bisection (the fall is monotone in delta)."""
-    low, high = usual.delta, usual.delta + 1.0
-    while _fall(base, client, usual, by, high) > fall and high < 100:
-        high = 2 * high
-    for _ in range(80):
-        middle = 0.5 * (low + high)
-        low, high = (
-            (middle, high) if _fall(base, client, usual, by, middle) > fall else (low, middle)
-        )
-    return 0.5 * (low + high)
-
-
-def _vanishing(made: Experiment, numbers: Array) -> list[str]:
-    """What is left at the horizon of the clients that were asked to vanish."""
-    out = []
-    left = _on_scale(made.influence().raw, numbers)
-    n = made.rounds * made.period
-    slow = min(s.delta for s in made.schedules)
-    for i in np.flatnonzero(numbers == 0):
-        later = ""
-        if left[i] > 0.01 and slow < FASTEST:
-            when = n * (left[i] / 0.01) ** (1 / (FASTEST - slow))
-            later = f", and 0.01 at n of about {when:.1g}"
-        out.append(
-            f"client {i} cannot vanish by round {made.rounds}: with delta = 1, the fastest "
-            f"inside A2, it has {left[i]:.3g} then{later}. For less, give it a small target "
-            "instead of 0"
-        )
-    return out
-
-
-def _on_scale(raw: Array, numbers: Array) -> Array:
-    """Influences on the target's scale: the client with the largest target has just that."""
-    top = int(np.nanargmax(numbers))
-    return raw / raw[top] * numbers[top]
 
 
 def _advice(made: Experiment, curvature: Array | None, known: bool) -> str:
