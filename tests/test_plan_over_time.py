@@ -87,6 +87,12 @@ def test_a_client_that_falls_by_itself():
     assert not slow.warnings
 
 
+@pytest.mark.parametrize(("offset", "needs"), [(1e3, "delta = 14.6"), (1e9, "a delta far above")])
+def test_what_a_fade_needs_with_a_large_offset(offset, needs):
+    found = planned("fade client 1 to 1% by round 80", num_clients=3, offset=offset)
+    assert f"inside A2: that needs {needs}" in found.warnings[0]
+
+
 def test_fading_with_an_own_clock_starts_and_ends_as_asked():
     how = {"participation": (1.0, 1.0, 0.3), "own_clock": True, "num_clients": 3}
     e = planned("fade client 2 from 60% to 57% by round 80", **how).experiment

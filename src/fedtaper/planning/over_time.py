@@ -43,16 +43,20 @@ def fading(
     usual = schedules[client]
     others = staying(numbers)
 
-    def has(delta: float, round_: int, c: float = 1.0) -> float:
-        """The client's influence with this delta, where the others count 1 on average."""
+    def has(delta: float, *rounds: int, c: float = 1.0) -> list[float]:
+        """The client's influence in some rounds, where the others count 1 on average."""
         made = list(schedules)
         with quietly(), np.errstate(all="ignore"):
             made[client] = replace(usual, c=c, delta=delta)
-            raw = replace(base, schedules=tuple(made)).influence(round_).raw
-        return float(raw[client] / (raw[others].sum() / numbers[others].sum()))
+            e = replace(base, schedules=tuple(made))
+            raws = [e.influence(k).raw for k in rounds]
+            mean = numbers[others].sum()
+            return [float(raw[client] / (raw[others].sum() / mean)) for raw in raws]
 
     def fall(delta: float) -> float:
-        return has(delta, fade.by) / has(delta, 1)
+        first, last = has(delta, 1, fade.by)
+        with np.errstate(all="ignore"):  # NaN where both are too small for a number
+            return float(np.divide(last, first))
 
     wanted, slowest = fade.end / fade.start, fall(usual.delta)
     told = []
@@ -68,17 +72,23 @@ def fading(
         delta = _delta_for(fall, usual.delta, wanted)
     if delta > FASTEST:
         reached = fall(FASTEST)
+        found = abs(fall(delta) - wanted) < 1e-6 * wanted  # False beyond what has a number
+        needs = f"delta = {delta:.3g}" if found else "a delta far above it"
         told.append(
             f"client {client} cannot fade to {fade.end:.3g} by round {fade.by} inside A2: that "
-            f"needs delta = {delta:.3g}. With delta = 1, the fastest, it has "
+            f"needs {needs}. With delta = 1, the fastest, it has "
             f"{fade.start * reached:.3g} then; to reach {fade.end:.3g} by then, let it start at "
             f"{fade.end / reached:.3g}"
         )
         delta = FASTEST
-    usually = has(usual.delta, 1, usual.c)  # exactly 1 where all clients have the same clock
-    c = usual.c * fade.start / (has(delta, 1) / has(usual.delta, 1)) / usually
-    rounds = np.unique(np.geomspace(1, fade.by, POINTS).round().astype(int))
-    path = np.array([has(delta, int(k), c) for k in rounds])
+    (first,), (plain,), (usually,) = (
+        has(delta, 1),
+        has(usual.delta, 1),
+        has(usual.delta, 1, c=usual.c),
+    )
+    c = usual.c * fade.start / (first / plain) / usually  # usually: 1 where clocks are the same
+    rounds = np.unique(np.geomspace(1, fade.by, POINTS).round().astype(int)).tolist()
+    path = np.array(has(delta, *rounds, c=c))
     top = int(np.argmax(path))
     if path[top] > (1 + SAME) * fade.start:
         told.append(
@@ -108,7 +118,7 @@ def vanishing(made: Experiment, numbers: Array) -> list[str]:
     for i in np.flatnonzero(numbers == 0):
         later = ""
         if left[i] > 0.01 and slow < FASTEST:
-            offset = made.schedules[i].offset  # type: ignore[attr-defined]  # plans are made of Power
+            offset = made.schedules[i].offset
             when = (n + offset) * (left[i] / 0.01) ** (1 / (FASTEST - slow)) - offset
             later = f", and 0.01 at n of about {when:.1g}"
         out.append(
