@@ -11,6 +11,7 @@ import fedtaper as ft
 from fedtaper.outcomes.scaling import CRITICAL, average
 from fedtaper.paper.glm import last_models
 from fedtaper.theory.fluctuation import centres, fluctuation
+from fedtaper.theory.losses import losses_of
 
 torch = pytest.importorskip("torch")
 
@@ -158,6 +159,45 @@ def test_population_intervals_over_data_sets():
         narrow.append(np.abs(found.model.value - truth) < 1.96 * own)
     assert abs(np.mean(hits) - 0.95) < 0.08  # four standard errors
     assert np.mean(narrow) < 0.85  # without the sampling of the data they are too narrow
+
+
+@pytest.mark.parametrize("apart", [0.0, 1.0])
+def test_population_losses_over_data_sets(apart):
+    """Every client's expected loss at the population's optimum, over data sets drawn anew."""
+    truths = np.ones((3, 2)) + apart * np.array([[0.5, -1.0], [-0.5, 0.0], [0.0, 1.0]])
+    target = truths.mean(axis=0)  # the features have one distribution
+    exact = 0.5 * ((target - truths) ** 2).sum(axis=1) + 0.5
+    rng, hits = np.random.default_rng(0), []
+    for _ in range(150):
+        x = [rng.normal(size=(size, 2)) for size in (400, 200, 600)]
+        y = [a @ w + rng.normal(size=len(a)) for a, w in zip(x, truths, strict=True)]
+        problem = ft.LinearRegression.from_arrays(x, y)
+        e = ft.Experiment(problem, ft.Power(0.5, 0.76, 30), 100, 4, batch_size=20)
+        found = ft.intervals(e, of="population", n=1e6)
+        hits.append(found.losses.covers(exact))
+    assert not found.notes and found.weighted is None
+    assert np.all(np.abs(np.mean(hits, axis=0) - 0.94) < 0.08)  # four standard errors
+    few = ft.LinearRegression(num_clients=2, samples=(50, 300))
+    shown = ft.intervals(replace(e, problem=few, schedules=e.schedules[0]), of="population")
+    assert any("1 client has fewer than 200 samples" in note for note in shown.notes)
+
+
+def test_the_spread_of_losses_by_hand():
+    problem, data, _ = logistic(clients=3, samples=30, dim=2, uneven=True)
+    w = np.array([0.3, -0.5, 0.2])
+    variance, along = losses_of(problem).spread(w)
+    for i, (x, y) in enumerate(data):
+        score = x @ w[:-1] + w[-1]
+        one = np.logaddexp(0, -score * (2 * y - 1))
+        slope = (1 / (1 + np.exp(-score)) - y)[:, None] * np.column_stack([x, np.ones(len(x))])
+        both = np.cov(np.column_stack([one, slope]).T, bias=True)
+        np.testing.assert_allclose([variance[i], *along[i]], both[0], atol=1e-7)
+    regression = ft.LinearRegression(num_clients=2, samples=(40, 60), dim=2)
+    variance, along = losses_of(regression).spread(w[:2])
+    for i, (x, y) in enumerate(zip(regression.x, regression.y, strict=True)):
+        off = x @ w[:2] - y
+        both = np.cov(np.column_stack([off**2 / 2, x * off[:, None]]).T, bias=True)
+        np.testing.assert_allclose([variance[i], *along[i]], both[0], rtol=1e-9)
 
 
 def test_logistic_models_of_the_compiled_study_are_the_reference_s():

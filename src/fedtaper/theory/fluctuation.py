@@ -79,6 +79,21 @@ class Fluctuation:
         return np.asarray(np.linalg.solve(curvature, half.T))
 
     @cached_property
+    def own_samples(self) -> tuple[Array, Array, Array]:
+        """What the choice of samples does to every client's mean loss at the population's optimum.
+
+        Its variance, (L,), its covariance with the target, (L, d), and that of its gradient (rows)
+        with the target (columns), (L, d, d): the target follows each client's own samples.
+        """
+        curvature = self.losses.hessian(self.target, self.share)
+        sizes = np.asarray(self.experiment.problem.sizes, dtype=np.float64)
+        variance, along = self.losses.spread(self.target)
+        pull = -(self.share / sizes)[:, None] * along
+        pulls = -(self.share / sizes)[:, None, None] * self.losses.noise(self.target)
+        inverse = np.linalg.inv(curvature)
+        return variance / sizes, pull @ inverse, pulls @ inverse
+
+    @cached_property
     def clients(self) -> tuple[Array, Array]:
         """Each client's Hessian at the target, and the weighted one."""
         return self.losses.hessians(self.target), self.losses.hessian(self.target, self.share)

@@ -12,7 +12,7 @@ from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import Problem, as_linear, checked_problem, is_network, is_quadratic
 from fedtaper.problems.quadratic import losses
 from fedtaper.theory.convexity import refuse_bent, refuse_random
-from fedtaper.theory.network_losses import TorchLosses, sample_covariance
+from fedtaper.theory.network_losses import TorchLosses, loss_spread, sample_covariance
 
 Array = NDArray[np.float64]
 LARGEST = 2000  # parameters: Newton's method keeps their square in memory
@@ -49,6 +49,10 @@ class Losses(Protocol):
 
     def noise(self, w: Array) -> Array:
         """Covariance of the gradient of one sample drawn at random, (L, d, d)."""
+        ...
+
+    def spread(self, w: Array) -> tuple[Array, Array]:
+        """Variance of one sample's loss, (L,), and its covariance with the gradient, (L, d)."""
         ...
 
     def accuracies(self, w: Array) -> Array | None:
@@ -136,6 +140,11 @@ class QuadraticLosses:
     def noise(self, w: Array) -> Array:
         """Covariance of x (x'w - y) over a client's samples."""
         return np.stack([sample_covariance(x * (x @ w - y)[:, None]) for x, y in self._samples()])
+
+    def spread(self, w: Array) -> tuple[Array, Array]:
+        """Of (x'w - y)^2 / 2 over a client's samples."""
+        off = [(x, x @ w - y) for x, y in self._samples()]
+        return loss_spread([0.5 * r**2 for _, r in off], [x * r[:, None] for x, r in off])
 
     def _samples(self) -> list[tuple[Array, Array]]:
         """Each client's samples; for a stream, some that represent its population."""

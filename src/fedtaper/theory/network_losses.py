@@ -20,6 +20,14 @@ def sample_covariance(rows: Array) -> Array:
     return np.asarray(centred.T @ centred / len(rows))
 
 
+def loss_spread(values: list[Array], gradients: list[Array]) -> tuple[Array, Array]:
+    """Variance of the samples' losses, and their covariance with the gradients, per client."""
+    centred = [v - v.mean() for v in values]
+    variance = np.array([np.mean(v * v) for v in centred])
+    along = np.stack([v @ g / len(v) for v, g in zip(centred, gradients, strict=True)])
+    return variance, along
+
+
 @dataclass(frozen=True)
 class TorchLosses:
     """Losses of a torch module on every sample, clients of equal size side by side."""
@@ -165,20 +173,31 @@ class TorchLosses:
     @one_thread()
     def noise(self, w: Array) -> Array:
         """Covariance of the single samples' gradients."""
+        return np.stack([sample_covariance(rows) for rows in self._one_by_one(w)[1]])
+
+    @one_thread()
+    def spread(self, w: Array) -> tuple[Array, Array]:
+        """Of the single samples' losses."""
+        return loss_spread(*self._one_by_one(w))
+
+    def _one_by_one(self, w: Array) -> tuple[list[Array], list[Array]]:
+        """Each client's single samples' losses, (samples,), and gradients, (samples, d)."""
         import torch
 
         point = torch.from_numpy(np.array(w, dtype=np.float64))
-        out = []
+        one = torch.func.grad_and_value(self._loss)
+        values, gradients = [], []
         for data in self._data:
             singles = tuple(t[:, None] for t in data)
             if self._stacks:
                 inside = (None, *(0 for _ in data))
-                rows = torch.vmap(torch.func.grad(self._loss), in_dims=inside)(point, *singles)
+                slopes, found = torch.vmap(one, in_dims=inside)(point, *singles)
             else:
-                one = torch.func.grad(self._loss)
-                rows = torch.stack([one(point, *row) for row in zip(*singles, strict=True)])
-            out.append(sample_covariance(rows.numpy()))
-        return np.stack(out)
+                rows = [one(point, *row) for row in zip(*singles, strict=True)]
+                slopes, found = (torch.stack(part) for part in zip(*rows, strict=True))
+            values.append(found.numpy())
+            gradients.append(slopes.numpy())
+        return values, gradients
 
     @one_thread()
     def third(self, w: Array, weights: Array, spread: Array) -> Array:
