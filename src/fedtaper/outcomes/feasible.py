@@ -71,15 +71,6 @@ class _Below:
     def hessian(self, w: Array, weights: Array) -> Array:
         return self.losses.hessian(w, _spread(self.who, weights, self.losses.clients))
 
-    def hessians(self, w: Array) -> Array:
-        return self.losses.hessians(w)[self.who]
-
-    def noise(self, w: Array) -> Array:
-        return self.losses.noise(w)[self.who]
-
-    def accuracies(self, w: Array) -> Array | None:
-        return None
-
 
 def _spread(who: NDArray[np.int64], weights: Array, count: int) -> Array:
     out = np.zeros(count)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperError
 from fedtaper.rules.goals import Goal, Tilt
-from fedtaper.theory.losses import Losses
+from fedtaper.theory.losses import Functions
 
 Array = NDArray[np.float64]
 STEPS = 200
@@ -63,7 +63,7 @@ class _Program:
     """
 
     def __init__(
-        self, losses: Losses, goal: Goal, limits: Array, scale: float, unit: float
+        self, losses: Functions, goal: Goal, limits: Array, scale: float, unit: float
     ) -> None:
         self.losses, self.scale, self.unit = losses, scale, unit
         self.goal = self.wanted = goal.scaled(scale)
@@ -121,7 +121,7 @@ class _Program:
         return out
 
 
-def solve(losses: Losses, goal: Goal, limits: Array, start: Array, scale: float) -> Point:
+def solve(losses: Functions, goal: Goal, limits: Array, start: Array, scale: float) -> Point:
     """Minimise a goal below limits, from a model that is strictly below every limit."""
     unit = _unit(losses, np.asarray(start, dtype=np.float64), scale)
     program = _Program(losses, goal, limits, scale, unit)
@@ -179,7 +179,7 @@ def _unsolved(program: _Program, here: _Here, left: float, ended: bool) -> Fedta
     )
 
 
-def _unit(losses: Losses, w: Array, scale: float) -> float:
+def _unit(losses: Functions, w: Array, scale: float) -> float:
     """The order of magnitude of a move that changes the losses by their scale.
 
     In parameters of that size gradients are about 1, as the tolerances assume. It is a power

@@ -18,8 +18,8 @@ Array = NDArray[np.float64]
 LARGEST = 2000  # parameters: Newton's method keeps their square in memory
 
 
-class Losses(Protocol):
-    """The clients' losses as functions of the shared model w, (d,)."""
+class Functions(Protocol):
+    """One function of the shared model w, (d,), per client: all that a solver asks."""
 
     @property
     def clients(self) -> int:
@@ -42,6 +42,10 @@ class Losses(Protocol):
     def hessian(self, w: Array, weights: Array) -> Array:
         """The Hessian of sum weights_i f_i, (d, d)."""
         ...
+
+
+class Losses(Functions, Protocol):
+    """The clients' losses as functions of the shared model, and how their samples scatter."""
 
     def hessians(self, w: Array) -> Array:
         """Each client's Hessian, (L, d, d)."""
