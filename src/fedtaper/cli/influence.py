@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedtaper.auditing import Audit
 from fedtaper.auditing import audit as audit_run
 from fedtaper.cli import paths, planned
 from fedtaper.cli.names import load_run, read_file
@@ -121,7 +122,7 @@ def audit(
         )
     found = audit_run(loaded, seed=seed, level=level)
     head, *rows = found.rows()
-    give(rounds=found.rounds, n=found.n, clients=[asdict(c) for c in found.clients])
+    give(rounds=found.rounds, n=found.n, clients=_clients(found))
     table(found.title, head, rows, left=2)
     for note in found.remarks():
         say(note)
@@ -138,6 +139,11 @@ def audit(
             "estimate with its interval, with gaps where there is none; dots and marks below: "
             "challenges; vertical line: the round since which the verdict holds."
         )
+
+
+def _clients(found: Audit) -> list[dict[str, Any]]:
+    """The records of all clients, each with its name."""
+    return [{"name": found.name(c.client), **asdict(c)} for c in found.clients]
 
 
 def _given(

@@ -58,7 +58,7 @@ def fair(
     """
     e = read_file(file)
     check_out(file, out)
-    found = find_fair(e.problem, goal, constraints=constraint or (), q=q, t=t)
+    found = find_fair(e.problem, goal, constraints=constraint or (), q=q, t=t, names=e.names)
     head, *rows = found.rows()
     table(f"Goal: {found.goal}", head, rows)
     for text in (found.certificate, *found.notes):
@@ -163,7 +163,8 @@ def board(
         warn(str(trouble))
     asked = None
     if goal is not None:
-        asked = find_fair(made.experiment.problem, goal, constraints=constraint or (), q=q, t=t)
+        e = made.experiment
+        asked = find_fair(e.problem, goal, constraints=constraint or (), q=q, t=t, names=e.names)
     page = find_board(made, asked, seed=seed)
     head, *rows = page.rows()
     table("Asked, given, certified", head, rows)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedtaper.core.checks import as_path, check_number
 from fedtaper.core.errors import FedtaperError
 from fedtaper.core.protocols import checked_problem
-from fedtaper.core.tables import Brief, html, plain
+from fedtaper.core.tables import Brief, html, label, plain
 from fedtaper.outcomes.feasible import client_names, feasible
 from fedtaper.outcomes.limits import Limits, limits_of, worse
 from fedtaper.outcomes.searched import search
@@ -68,6 +68,7 @@ class Fair(Brief):
     excess: float
     notes: tuple[str, ...]
     seconds: float = field(repr=False)
+    names: tuple[str, ...] = ()  # of the clients, where they have any
 
     def rows(self) -> list[list[str]]:
         """The table's cells, a heading first."""
@@ -76,7 +77,7 @@ class Fair(Brief):
         rows = [head + (["limit"] if limited else [])]
         for i, (old, new) in enumerate(zip(self.before, self.after, strict=True)):
             share = "0" if self.p[i] < NOTHING else f"{self.p[i]:.4g}"
-            cells = [str(i), share, f"{old:.5g}", f"{new:.5g}", _change(old, new)]
+            cells = [label(self.names, i), share, f"{old:.5g}", f"{new:.5g}", _change(old, new)]
             limit = f"{self.limits[i]:.5g}" if np.isfinite(self.limits[i]) else ""
             rows.append(cells + ([limit] if limited else []))
         return rows
@@ -127,6 +128,7 @@ def fair(
     baseline: ArrayLike | None = None,
     before: ArrayLike | None = None,
     held_out: Any = None,
+    names: Sequence[str] | None = None,
 ) -> Fair:
     r"""The influences that serve a goal best, for a convex problem.
 
@@ -153,6 +155,7 @@ def fair(
         held_out: a problem with the same model and clients but other samples. Goal,
             constraints and losses then refer to these, while the model still trains on
             ``problem``. Then there is no certificate.
+        names: of the clients, for tables and sentences; constraints may use them too.
 
     >>> import fedtaper as ft
     >>> found = ft.fair(ft.LinearRegression(), "minmax")
@@ -171,14 +174,15 @@ def fair(
     w0 = minimiser(losses, share)
     f0 = judged.values(w0)
     wanted = goal_of(goal, f0, q, t, baseline)
-    limits = limits_of(constraints, f0, lambda: alone(losses, judged, w0))
+    who = tuple(names or ())
+    limits = limits_of(constraints, f0, lambda: alone(losses, judged, w0), who)
     served = held_out is None and _all_served(losses, limits, w0)
     if served:
         found = share, w0, np.zeros(count), _room(losses, w0)
     elif held_out is None:
-        found = _certified(losses, wanted, limits, w0)
+        found = _certified(losses, wanted, limits, w0, who)
     else:
-        found = _searched(losses, judged, wanted, limits, share, w0)
+        found = _searched(losses, judged, wanted, limits, share, w0, who)
     p, w, multipliers, gap = found
     after = judged.values(w)
     return Fair(
@@ -193,8 +197,11 @@ def fair(
         multipliers=multipliers,
         gap=gap,
         excess=max(0.0, float(np.max(after - limits.losses))),
-        notes=(SERVED,) if served else tuple(_notes(wanted, p, f0, after, limits, multipliers)),
+        notes=(SERVED,)
+        if served
+        else tuple(_notes(wanted, p, f0, after, limits, multipliers, who)),
         seconds=time.perf_counter() - began,
+        names=who,
     )
 
 
@@ -232,11 +239,11 @@ def _room(losses: Losses, w0: Array) -> float:
 
 
 def _certified(
-    losses: Losses, goal: Goal, limits: Limits, w0: Array
+    losses: Losses, goal: Goal, limits: Limits, w0: Array, names: Sequence[str]
 ) -> tuple[Array, Array, Array, float]:
     """Shares, model, multipliers and duality gap of the convex program."""
     scale = typical(losses, w0)
-    start = feasible(losses, goal, limits, w0, scale)
+    start = feasible(losses, goal, limits, w0, scale, names)
     found = solve(losses, goal, limits.losses, start, scale)
     total = found.slopes + found.multipliers
     weight = found.slopes.sum()  # multipliers per unit of the goal, slopes summing to 1
@@ -271,13 +278,19 @@ def _gap(losses: Losses, goal: Goal, limits: Limits, found: Point, w: Array) -> 
 
 
 def _searched(
-    losses: Losses, judged: Losses, goal: Goal, limits: Limits, share: Array, w0: Array
+    losses: Losses,
+    judged: Losses,
+    goal: Goal,
+    limits: Limits,
+    share: Array,
+    w0: Array,
+    names: Sequence[str],
 ) -> tuple[Array, Array, Array, float]:
     p = search(losses, judged, goal, limits.losses, share, w0)
     w = minimiser(losses, p, w0)
     over = judged.values(w) - limits.losses
     if np.max(over) > 1e-4 * typical(judged, w0):
-        who = client_names(np.flatnonzero(over > 0))
+        who = client_names(np.flatnonzero(over > 0), names)
         raise FedtaperError(
             f"no influences were found that keep every limit: {who} up to "
             f"{np.max(over):.4g} above; raise a limit"
@@ -295,19 +308,26 @@ def _title(goal: Goal, q: float, t: float) -> str:
 
 
 def _notes(
-    goal: Goal, p: Array, before: Array, after: Array, limits: Limits, multipliers: Array
+    goal: Goal,
+    p: Array,
+    before: Array,
+    after: Array,
+    limits: Limits,
+    multipliers: Array,
+    names: Sequence[str],
 ) -> Iterable[str]:
     worst = int(np.argmax(before)), int(np.argmax(after))
+    first, last = (client_names([i], names) for i in worst)
     yield (
-        f"The worst loss goes from {before[worst[0]]:.5g} (client {worst[0]}) to "
-        f"{after[worst[1]]:.5g} (client {worst[1]}), the mean from {before.mean():.5g} to "
+        f"The worst loss goes from {before[worst[0]]:.5g} ({first}) to "
+        f"{after[worst[1]]:.5g} ({last}), the mean from {before.mean():.5g} to "
         f"{after.mean():.5g}."
     )
     none = np.flatnonzero(p < NOTHING)
     if len(none):
         yield (
-            f"{len(none)} of {len(p)} clients have share 0 ({client_names(none)}): at this optimum "
-            "their data does not move the model. Their losses are still counted."
+            f"{len(none)} of {len(p)} clients have share 0 ({client_names(none, names)}): at this "
+            "optimum their data does not move the model. Their losses are still counted."
         )
     if after.max() > worse(before.max(), 1e-9) and not goal.worst:
         yield (
@@ -316,9 +336,9 @@ def _notes(
         )
     harmed = np.flatnonzero(after > worse(before, 0.1))
     if len(harmed):
-        yield f"More than 10 % worse off than before: {client_names(harmed)}."
-    for i in np.flatnonzero(np.nan_to_num(multipliers) > 1e-6):
+        yield f"More than 10 % worse off than before: {client_names(harmed, names)}."
+    for i in np.flatnonzero(np.nan_to_num(multipliers) > 1e-6).tolist():
         yield (
-            f"Client {i} is at its limit of {limits.losses[i]:.5g}: raising it by one unit would "
-            f"improve the goal by {multipliers[i]:.3g}."
+            f"{names[i] if names else f'Client {i}'} is at its limit of {limits.losses[i]:.5g}: "
+            f"raising it by one unit would improve the goal by {multipliers[i]:.3g}."
         )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.tables import label
 from fedtaper.outcomes.limits import Limits
 from fedtaper.rules.goals import Goal, MinMax, Proportional
 from fedtaper.theory.convex import solve
@@ -17,7 +18,14 @@ from fedtaper.theory.losses import Losses
 Array = NDArray[np.float64]
 
 
-def feasible(losses: Losses, goal: Goal, limits: Limits, w0: Array, scale: float) -> Array:
+def feasible(
+    losses: Losses,
+    goal: Goal,
+    limits: Limits,
+    w0: Array,
+    scale: float,
+    names: Sequence[str] = (),
+) -> Array:
     """A model strictly below every limit: w0, or the one that is farthest below."""
     bound = limits.losses
     if isinstance(goal, Proportional):
@@ -31,7 +39,7 @@ def feasible(losses: Losses, goal: Goal, limits: Limits, w0: Array, scale: float
     if np.max(over) > -1e-9 * scale:
         worst = who[over > np.max(over) - 1e-6 * scale]
         raise FedtaperError(
-            f"no model keeps every limit: the best one exceeds {client_names(worst)}'s by "
+            f"no model keeps every limit: the best one exceeds {client_names(worst, names)}'s by "
             f"{max(0.0, float(np.max(over))):.4g}; raise a limit{_own_hint(limits)}"
         )
     return best
@@ -78,9 +86,10 @@ def _spread(who: NDArray[np.int64], weights: Array, count: int) -> Array:
     return out
 
 
-def client_names(clients: Iterable[int]) -> str:
-    """Clients in words, such as "clients 2, 4 and 9"."""
-    found = [str(int(i)) for i in clients]
+def client_names(clients: Iterable[int], names: Sequence[str] = ()) -> str:
+    """Clients in words, such as "clients 2, 4 and 9", or by their names."""
+    found = [label(names, int(i)) for i in clients]
+    kind = "" if names else "client " if len(found) == 1 else "clients "
     if len(found) == 1:
-        return f"client {found[0]}"
-    return "clients " + ", ".join(found[:-1]) + f" and {found[-1]}"
+        return f"{kind}{found[0]}"
+    return kind + ", ".join(found[:-1]) + f" and {found[-1]}"

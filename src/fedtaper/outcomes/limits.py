@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedtaper.core.checks import as_list
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.named import known_names, numbered
 
 Array = NDArray[np.float64]
 _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
@@ -45,20 +46,23 @@ def worse(f: Array, share: float) -> Array:
     return np.asarray(f + share * np.abs(f))
 
 
-def limits_of(words: str | Iterable[str], equal: Array, alone: Any) -> Limits:
+def limits_of(
+    words: str | Iterable[str], equal: Array, alone: Any, names: Sequence[str] = ()
+) -> Limits:
     """Read constraints in words.
 
     Args:
         words: one or more of :data:`WORDS`.
         equal: losses under equal influence, which "worse" compares with.
         alone: a function that gives each client's loss with a model of its own.
+        names: of the clients, which constraints may use.
     """
     given = (words,) if isinstance(words, str) else tuple(as_list("constraints", words))
     limit = np.full(len(equal), np.inf)
     named: set[int] = set()
     rest: list[float] = []
     for text in given:
-        plain = str(text).strip().lower().rstrip(".")
+        plain = numbered(str(text), names).strip().lower().rstrip(".")
         if found := _BELOW.fullmatch(plain):
             client = int(found[1])
             if client >= len(equal):
@@ -72,7 +76,10 @@ def limits_of(words: str | Iterable[str], equal: Array, alone: Any) -> Limits:
         elif found := _REST.fullmatch(plain):
             rest.append(float(found[1]) / 100)
         else:
-            raise FedtaperError(f"cannot read the constraint {text!r}; write one such as {WORDS}")
+            raise FedtaperError(
+                f"cannot read the constraint {text!r}; write one such as {WORDS}"
+                f"{known_names(names)}"
+            )
     helped = named or {int(np.argmax(equal))}
     others = np.array([i not in helped for i in range(len(equal))])
     for share in rest:

@@ -37,7 +37,7 @@ def fading(
     """The schedule that fades a client as asked, or the nearest inside A2 and a warning."""
     if not 0 < fade.end < fade.start:
         raise FedtaperError(
-            f"client {client} cannot fade from {fade.start:.3g} to {fade.end:.3g}: it must fall, "
+            f"{base.name(client)} cannot fade from {fade.start:.3g} to {fade.end:.3g}: it must fall, "
             "and to more than 0"
         )
     usual = schedules[client]
@@ -62,7 +62,7 @@ def fading(
     told = []
     if wanted > slowest * (1 + 1e-9):
         told.append(
-            f"client {client} cannot fade as slowly as to {fade.end:.3g} by round {fade.by}: with "
+            f"{base.name(client)} cannot fade as slowly as to {fade.end:.3g} by round {fade.by}: with "
             f"the delta of the others it has {fade.start * slowest:.3g} then, because in round 1 "
             f"it has more influence than later. {_cure(base)}; or let it start at "
             f"{fade.end / slowest:.3g}"
@@ -75,7 +75,7 @@ def fading(
         found = abs(fall(delta) - wanted) < 1e-6 * wanted  # False beyond what has a number
         needs = f"delta = {delta:.3g}" if found else "a delta far above it"
         told.append(
-            f"client {client} cannot fade to {fade.end:.3g} by round {fade.by} inside A2: that "
+            f"{base.name(client)} cannot fade to {fade.end:.3g} by round {fade.by} inside A2: that "
             f"needs {needs}. With delta = 1, the fastest, it has "
             f"{fade.start * reached:.3g} then; to reach {fade.end:.3g} by then, let it start at "
             f"{fade.end / reached:.3g}"
@@ -92,7 +92,7 @@ def fading(
     top = int(np.argmax(path))
     if path[top] > (1 + SAME) * fade.start:
         told.append(
-            f"client {client} rises from {fade.start:.3g} to {path[top]:.3g} in round "
+            f"{base.name(client)} rises from {fade.start:.3g} to {path[top]:.3g} in round "
             f"{rounds[top]} before it fades. {_cure(base)}"
         )
     return replace(usual, c=c, delta=delta), told
@@ -115,14 +115,14 @@ def vanishing(made: Experiment, numbers: Array) -> list[str]:
     left = on_scale(made.influence().raw, numbers)
     n = made.rounds * made.period
     slow = min(s.delta for s in made.schedules)
-    for i in np.flatnonzero(numbers == 0):
+    for i in np.flatnonzero(numbers == 0).tolist():
         later = ""
         if left[i] > 0.01 and slow < FASTEST:
             offset = made.schedules[i].offset
             when = (n + offset) * (left[i] / 0.01) ** (1 / (FASTEST - slow)) - offset
             later = f", and 0.01 at n of about {when:.1g}"
         out.append(
-            f"client {i} cannot vanish by round {made.rounds}: with delta = 1, the fastest "
+            f"{made.name(i)} cannot vanish by round {made.rounds}: with delta = 1, the fastest "
             f"inside A2, it has {left[i]:.3g} then{later}. For less, give it a small target "
             "instead of 0"
         )
@@ -141,7 +141,7 @@ def drifting(made: Experiment, numbers: Array) -> list[str]:
     then = on_scale(made.influence(tenth).raw, numbers)[i]
     more = f" and {then:.3g} in round {tenth}" if tenth > 1 else ""
     return [
-        f"{DRIFT}: client {i} has {early[np.argmax(off)] * numbers[i]:.3g} in round 1{more}, where "
+        f"{DRIFT}: {made.name(i)} has {early[np.argmax(off)] * numbers[i]:.3g} in round 1{more}, where "
         f"{numbers[i]:.3g} was asked. {_cure(made)}"
     ]
 

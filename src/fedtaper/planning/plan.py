@@ -194,7 +194,7 @@ def plan(
     if isinstance(target, Iterator):  # it is looked at more than once
         target = as_list("target", target)
     problem = _problem(problem, target, num_clients, sizes)
-    numbers, fades = targets(target, problem)
+    numbers, fades = targets(target, problem, settings.get("names"))
     start = Power(c, delta, 0.0 if offset is None else offset)
     steps: Any = local_steps
     if isinstance(local_steps, Iterable):

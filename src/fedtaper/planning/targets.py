@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedtaper.core.checks import as_list, as_numbers, check_whole
 from fedtaper.core.errors import FedtaperError
+from fedtaper.core.named import known_names, numbered
 from fedtaper.core.schedules import Power
 from fedtaper.problems.data import RareClass
 from fedtaper.problems.images import ImageClassification
@@ -58,11 +59,13 @@ def are_texts(target: Any) -> bool:
     return all(isinstance(t, str) for t in as_list("target", target))
 
 
-def targets(target: Target, problem: Any) -> tuple[Array, dict[int, Fade]]:
+def targets(
+    target: Target, problem: Any, names: Sequence[str] | None = None
+) -> tuple[Array, dict[int, Fade]]:
     """Wanted influences, NaN for clients that fade, and their fading."""
     count = int(problem.num_clients)
     if isinstance(target, str) or are_texts(target):
-        return _by_rules([target] if isinstance(target, str) else list(target), problem)  # type: ignore[arg-type]  # texts by now
+        return _by_rules([target] if isinstance(target, str) else list(target), problem, names)  # type: ignore[arg-type]  # texts by now
     numbers = np.ones(count)
     if isinstance(target, Mapping):
         for client, value in target.items():
@@ -79,11 +82,13 @@ def targets(target: Target, problem: Any) -> tuple[Array, dict[int, Fade]]:
     return numbers, {}
 
 
-def _by_rules(rules: list[str], problem: Any) -> tuple[Array, dict[int, Fade]]:
+def _by_rules(
+    rules: list[str], problem: Any, names: Sequence[str] | None
+) -> tuple[Array, dict[int, Fade]]:
     count = int(problem.num_clients)
     numbers, fades = np.ones(count), {}
     for rule in rules:
-        text = rule.strip().lower().rstrip(".")
+        text = numbered(rule, names).strip().lower().rstrip(".")
         if found := _COUNTS.fullmatch(text):
             numbers[_named_client(found[1], problem)] = float(found[2])
         elif found := _FADE.fullmatch(text):
@@ -93,7 +98,9 @@ def _by_rules(rules: list[str], problem: Any) -> tuple[Array, dict[int, Fade]]:
             fades[client] = Fade(float(found[3]) / 100, int(found[4]), start)
             numbers[client] = np.nan
         elif not _EQUAL.fullmatch(text):
-            raise FedtaperError(f"cannot read the rule {rule!r}; write one such as {RULES}")
+            raise FedtaperError(
+                f"cannot read the rule {rule!r}; write one such as {RULES}{known_names(names)}"
+            )
     if np.isnan(numbers).all():
         raise FedtaperError(
             "every client fades: influence is relative, so at least one client must not fade"

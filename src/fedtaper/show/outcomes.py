@@ -36,7 +36,7 @@ def fair_shares(found: Any, path: Path) -> Path:
         share.set_ylabel("share of the influence")
         share.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
         for axis in (losses, share):
-            client_ticks(axis.xaxis, len(place))
+            client_ticks(axis.xaxis, len(place), found.names)
             axis.set_xlabel("client")
     return path
 
