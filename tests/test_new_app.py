@@ -13,6 +13,7 @@ import pytest
 
 import fedtaper as ft
 from fedtaper.deploy import processes
+from fedtaper.deploy.scaffold import new_app
 
 SCRIPT = """#!{python}
 import sys
@@ -53,6 +54,15 @@ def end(home):
         with suppress(OSError):
             if mark in (entry / "environ").read_bytes().split(b"\0"):
                 os.kill(int(entry.name), signal.SIGKILL)
+
+
+def test_a_site_that_the_task_does_not_know_is_named(tmp_path, monkeypatch):
+    app = new_app("clinics", tmp_path) / "clinics"
+    assert "the same as SITES in task.py" in (app / "federation.toml").read_text()
+    known: dict = {}
+    exec((app / "task.py").read_text(), known)
+    with pytest.raises(ValueError, match="site east is not in SITES: north, south, west"):
+        known["data"]("east")
 
 
 @pytest.mark.federation

@@ -39,6 +39,8 @@ def loss(network, x, y):
 
 def data(site: str):
     """This site's own data: here a third of the embedded digits; at your site, your files."""
+    if site not in SITES:
+        raise ValueError(f"site {site} is not in SITES: {', '.join(SITES)}")
     x, y = digits()
     mine = np.arange(len(y) - 400) % len(SITES) == SITES.index(site)
     return x[:-400][mine], y[:-400][mine]
@@ -83,7 +85,7 @@ delta = 0.76
 clients = 2
 
 [federation]
-sites = ["north", "south", "west"]   # in the order of the schedules
+sites = ["north", "south", "west"]   # in the order of the schedules; the same as SITES in task.py
 task = "{package}.task:task"
 deadline = 300.0       # seconds a site has to answer in a round
 quorum = 2             # answers that make a round count
