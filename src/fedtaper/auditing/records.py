@@ -20,8 +20,8 @@ SIZES_ONLY = (
 NO_WITNESS = (
     "the losses are not quadratic, so these updates cannot show how fast a client tapers: a "
     "gradient that shrinks because the model learns looks like a step size that shrinks. What "
-    "helps: challenges in the experiment, or replays on held-out data (held_out=). If the losses "
-    "are quadratic, say so with quadratic=True"
+    "helps: challenges in the experiment; or, in Python, replays on held-out data (held_out=) or "
+    "the word that the losses are quadratic (quadratic=True)"
 )
 MISFIT = (
     "the updates do not follow the model that the audit fits: curvatures are unlike in different "
@@ -112,7 +112,7 @@ class Audit:
 
     def rows(self) -> list[list[str]]:
         """The table's cells, a heading first: declared delta and p, each beside its estimate."""
-        head = ["client", "verdict", "delta", "estimated", "p", "estimated", "since"]
+        head = ["client", "verdict", "delta", "delta estimated", "p", "p estimated", "since"]
         return [head, *([label(self.names, c.client), *_cells(c)] for c in self.clients)]
 
     def __str__(self) -> str:

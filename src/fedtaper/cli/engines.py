@@ -16,7 +16,7 @@ def engines() -> None:
     ``fedtaper run FILE --engine NAME``. Example: fedtaper engines
     """
     head, *rows = options()
-    table("Options by engine", head, [row for row in rows if row[0] not in WORDS])
+    table("Options by engine", ["option", *head[1:]], [row for row in rows if row[0] not in WORDS])
     named = {row[0]: row[1:] for row in rows if row[0] in WORDS}
     each = zip(head[1:], *(named[name] for name in WORDS), strict=True)
     table("\nWhere and how networks run", ["engine", *WORDS], each, left=1 + len(WORDS))

@@ -32,13 +32,13 @@ def check(file: File) -> None:
     """
     found = check_assumptions(read_file(file))
     rows = [[r.id, r.status, r.asks, r.number, r.why] for r in found.rows]
-    head = ["", "", "asks that", "decided by", "because"]
+    head = ["assumption", "status", "asks that", "decided by", "because"]
     table("Assumptions of the theorem", head, rows, left=5)
     needs = [
         [n.asks, "all" if n.needed_by == THEORIES else ", ".join(n.needed_by), n.status, n.number]
         for n in found.needs
     ]
-    head = ["", "needed by", "here", "decided by"]
+    head = ["need", "needed by", "here", "decided by"]
     table("\nWhat this theorem and those of the baselines need", head, needs, left=4)
 
 
