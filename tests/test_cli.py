@@ -28,7 +28,7 @@ def folder(tmp_path):
 def test_run_report_and_resume(folder):
     done = fedtaper("run", "e.toml", cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "error_limit" in done.stdout and "Influence" in done.stdout
+    assert "Distance to w*(p)" in done.stdout and "Influence" in done.stdout
     assert (folder / "runs/e/config.toml").is_file()
     again = fedtaper("run", "e.toml", cwd=folder)
     assert again.returncode == 2 and "exists" in again.stderr and "Traceback" not in again.stderr

@@ -227,6 +227,19 @@ def check_recorded(run: Run) -> None:
         raise FedtaperError(f"the run has no finite round: {why}")
 
 
+def seeds_in_words(seeds: Sequence[int]) -> str:
+    """Seeds as a range, or as a list that says how many are left out.
+
+    >>> seeds_in_words(range(40)), seeds_in_words([3, 5])
+    ('0 to 39', '3, 5')
+    """
+    found = [int(seed) for seed in seeds]
+    if len(found) > 2 and found == list(range(found[0], found[0] + len(found))):
+        return f"{found[0]} to {found[-1]}"
+    more = f" and {len(found) - 20} more" if len(found) > 20 else ""
+    return ", ".join(map(str, found[:20])) + more
+
+
 def _tensor(array: NDArray[Any]) -> Any:
     """A torch tensor, or the array itself where torch is not installed."""
     try:

@@ -20,7 +20,7 @@ from fedtaper.core.schedules import Schedule, step_sizes
 from fedtaper.core.sketch import sketch
 from fedtaper.experiment import Experiment
 from fedtaper.problems.images import ImageClassification
-from fedtaper.results import Run, check_recorded
+from fedtaper.results import Run, check_recorded, seeds_in_words
 from fedtaper.rules.challenges import Answers
 
 Array = NDArray[np.float64]
@@ -48,7 +48,7 @@ def from_run(
         raise FedtaperError(f"this run has {len(run.seeds)} seeds: choose one to audit with seed=")
     if seed is not None and (not isinstance(seed, int | np.integer) or seed not in run.seeds):
         raise FedtaperError(
-            f"the run has no seed {seed!r:.80}: choose one of {list(run.seeds)[:20]}"
+            f"the run has no seed {seed!r:.80}: choose one of {seeds_in_words(run.seeds)}"
         )
     pick: Any = run.seeds.index(seed) if run.many and seed is not None else slice(None)
     kept = _finite(run.update_norms[pick])

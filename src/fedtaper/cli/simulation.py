@@ -109,7 +109,7 @@ def show_run(made: Run) -> None:
     many = len(made.seeds) > 1
     if len(made.round):
         rows = [
-            [name, *(f"{q:.4g}" for q in _quantiles(values[..., -1])[: 3 if many else 1])]
+            [_shown(name), *(f"{q:.4g}" for q in _quantiles(values[..., -1])[: 3 if many else 1])]
             for name, values in labels.metrics(made).items()
         ]
         head = [f"round {made.round[-1]:,}", *(["median", "10 %", "90 %"] if many else ["value"])]
@@ -137,6 +137,11 @@ def show_run(made: Run) -> None:
     if not made.diverged:
         for text in sentences(made):
             say(text)
+
+
+def _shown(name: str) -> str:
+    """A metric as the charts call it; scripts get the name that the files have."""
+    return name if output.json else labels.title(name)
 
 
 def demo(

@@ -134,11 +134,17 @@ def _check_arrivals(e: Experiment) -> None:
 def _check_names(e: Experiment) -> None:
     if e.names is None:
         return
-    names = tuple(map(str, e.names)) if isinstance(e.names, (tuple, list)) else ()
-    if len(names) != e.num_clients or len(set(names)) < len(names):
-        raise FedtaperError(
-            f"names must be {e.num_clients} different names, one per client, not {e.names!r:.80}"
-        )
+    if not isinstance(e.names, (tuple, list)):
+        raise FedtaperError(f"names must be a list with one name per client, not {e.names!r:.80}")
+    names = tuple(map(str, e.names))
+    if len(names) != e.num_clients:
+        raise FedtaperError(f"{len(names)} names for {e.num_clients} clients: give one per client")
+    first: dict[str, int] = {}
+    for i, name in enumerate(names):
+        if not name.strip():
+            raise FedtaperError(f"the name of client {i} is empty: give every client a name")
+        if first.setdefault(name, i) < i:
+            raise FedtaperError(f"clients {first[name]} and {i} have the same name, {name!r:.80}")
     _set(e, "names", names)
 
 

@@ -17,7 +17,7 @@ from fedtaper.core.tables import Brief, html, label, plain
 from fedtaper.outcomes.contributions import Contributions, contributions
 from fedtaper.outcomes.fair import Fair, fair
 from fedtaper.outcomes.intervals import Intervals, intervals
-from fedtaper.results import Run
+from fedtaper.results import Run, seeds_in_words
 from fedtaper.theory.equilibria import shares
 
 Array = NDArray[np.float64]
@@ -166,7 +166,7 @@ def board(
     if run.updates is not None or run.challenges is not None:
         audited = attempt("Audit", lambda: audit(run))
     else:
-        missing.append("Audit: missing, because the run kept no updates (updates=True).")
+        missing.append("Audit: missing, because the run kept no updates (--updates, updates=True).")
     if not exact:
         missing.append("Intervals, contributions: not shown here; use ft.board or fedtaper board.")
     return Board(
@@ -184,7 +184,9 @@ def board(
 
 def _one_seed(run: Run, seed: int) -> Run:
     if seed not in run.seeds:
-        raise FedtaperError(f"the run has no seed {seed}: choose one of {list(run.seeds)[:20]}")
+        raise FedtaperError(
+            f"the run has no seed {seed}: choose one of {seeds_in_words(run.seeds)}"
+        )
     k = run.seeds.index(seed)
 
     def pick(values: Any) -> Any:

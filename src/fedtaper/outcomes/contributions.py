@@ -172,7 +172,7 @@ def _chosen(method: str, count: int) -> bool:
     if method == "exact" and count > MOST:
         raise FedtaperError(
             f"{count} clients have 2^{count} coalitions; exact values go to {MOST} clients: "
-            'use method="sampled"'
+            'use --method sampled (method="sampled")'
         )
     return method != "sampled" and count <= MOST
 

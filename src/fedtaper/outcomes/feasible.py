@@ -50,7 +50,7 @@ def _own_hint(limits: Limits) -> str:
         return ""
     return (
         ". On its training samples nothing beats a client's own model: compare on other "
-        "samples with held_out=, or allow a percentage"
+        "samples (in Python, held_out=), or allow a percentage"
     )
 
 

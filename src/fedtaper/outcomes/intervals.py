@@ -26,8 +26,8 @@ EARLY = (
     "larger steps."
 )
 SHORT = (
-    "The run is only {times:.0f} times as long as the memory of its models: intervals by random "
-    "scaling then cover less than stated (88 to 93 % instead of 95 % at 10 to 25 times)."
+    "The run is {times} the memory of its models: intervals by random scaling then cover less "
+    "than stated (88 to 93 % instead of 95 % at 10 to 25 times)."
 )
 SKEWED = (
     "{who} fewer than {few} samples: as the loss of a sample is skewed, intervals for the "
@@ -86,7 +86,7 @@ class Intervals(Brief):
 
     def rows(self, most: int = 20) -> list[list[str]]:
         """The table's cells, a heading first (the first seed, where there are many)."""
-        rows = [["", "estimate", "low", "high"]]
+        rows = [["of", "estimate", "low", "high"]]
         bands: list[tuple[str, Band | None]] = [("w", self.model), ("loss", self.losses)]
         for name, band in bands:
             if band is None:
@@ -160,7 +160,7 @@ def intervals(
         check_number("n", n, low=1)
     if isinstance(source, Experiment):
         if method == "scaling":
-            raise FedtaperError('method="scaling" needs a run: it is computed from its models')
+            raise FedtaperError("random scaling needs a run: it is computed from its models")
         return _predicted(source, level, of, n)
     check_type("intervals", source, Run)
     check_recorded(source)
@@ -169,12 +169,12 @@ def intervals(
     refuse_elsewhere(source.experiment)
     if method == "scaling":
         if of == "population":
-            raise FedtaperError('of="population" needs method="plug-in"')
+            raise FedtaperError("an interval for the population's optimum needs the method plug-in")
         return _scaled(source, level)
     try:
         theory = fluctuation(source.experiment, float(source.n[-1]))
     except FedtaperError as trouble:
-        hint = "" if "scaling" in str(trouble) else '; or use method="scaling"'
+        hint = "" if "scaling" in str(trouble) else '; or use --method scaling (method="scaling")'
         raise FedtaperError(f"{trouble}{hint}") from None
     return _plugged(theory, np.asarray(source.w[..., -1, :]) - theory.lag, level, of)
 
@@ -260,6 +260,10 @@ def _losses(
     return losses, Band(total, total - far, total)
 
 
+def _times(few: float) -> str:
+    return "shorter than" if few < 1 else f"only {few:.2g} times as long as"
+
+
 def _scaled(run: Run, level: float) -> Intervals:
     assert run.w is not None
     e, path = run.experiment, np.asarray(run.w)
@@ -275,7 +279,7 @@ def _scaled(run: Run, level: float) -> Intervals:
     value, half = target + mean, critical(level) * scale
     model = Band(value, value - half, value + half)
     few = float(np.min(times))
-    notes = () if few >= ENOUGH else (SHORT.format(times=few),)
+    notes = () if few >= ENOUGH else (SHORT.format(times=_times(few)),)
     return Intervals(
         model, None, None, text, "scaling", level, float(run.n[-1]), covariance=None, notes=notes
     )

@@ -74,7 +74,9 @@ def price(
                 refuse_elsewhere(e)
             return replace(exact_price(problem, share), names=_names(e))
         except FedtaperError as trouble:
-            hint = "" if e is None else '; paired runs do not need this: method="runs"'
+            hint = (
+                "" if e is None else '; paired runs do not need this: --method runs (method="runs")'
+            )
             raise FedtaperError(f"{trouble}{hint}") from None
     if e is None:
         raise FedtaperError("prices by paired runs need an experiment, not only a problem")

@@ -37,11 +37,13 @@ def from_updates(
     began = time.perf_counter()
     check_recorded(run)
     if run.many:
-        raise FedtaperError("contributions need a run of one seed: run one seed with updates=True")
+        raise FedtaperError(
+            "contributions need a run of one seed: run one, with --updates (updates=True)"
+        )
     if run.updates is None or run.w is None or run.w0 is None:
         raise FedtaperError(
             "this run has no updates or models to compute contributions from: run it with "
-            "updates=True (a model of more than 20,000 parameters keeps none)"
+            "--updates, updates=True (a model of more than 20,000 parameters keeps none)"
         )
     e = run.experiment
     if not e.in_step:

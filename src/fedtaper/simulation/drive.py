@@ -116,7 +116,8 @@ def run(
         if isinstance(found, Run):
             if updates and found.updates is None:
                 raise FedtaperError(
-                    f"{out}: the stored run did not record updates: resume it without updates=True"
+                    f"{out}: the stored run did not record updates: resume it without "
+                    "--updates (updates=True)"
                 )
             return found
         warn_if_unstable(experiment)

@@ -60,16 +60,18 @@ def _in_run_folder(path: Path) -> bool:
 
 def read_log(path: str | Path) -> Log | None:
     """The table [log] of a TOML file, if it has one."""
+    text = _text(as_path(path))
     try:
-        return log_of(_tree(_text(as_path(path))))
+        return log_of(_tree(text))
     except FedtaperError as trouble:
         raise FedtaperError(f"{path}: {trouble}") from None
 
 
 def read_how(path: str | Path) -> dict[str, Any]:
     """The table [run] of a TOML file: by which means it is run, which affects only rounding."""
+    text = _text(as_path(path))
     try:
-        tree = _tree(_text(as_path(path)))
+        tree = _tree(text)
         table = dict(_table(tree, "run")) if "run" in tree else {}
         known("key", table, {"engine", "device", "precision", "way"}, where="[run]")
     except FedtaperError as trouble:
@@ -82,8 +84,10 @@ def _text(path: Path) -> str:
         return durable.text_of(path)
     except FileNotFoundError:
         raise FedtaperError(f"there is no file {path}") from None
-    except (OSError, UnicodeDecodeError) as trouble:
-        raise FedtaperError(f"{path} cannot be read: {trouble}") from None
+    except UnicodeDecodeError:
+        raise FedtaperError(f"{path} is not a TOML file: it is not text") from None
+    except OSError as trouble:
+        raise FedtaperError(f"{path} cannot be read: {one_line(trouble)}") from None
 
 
 def log_of(tree: dict[str, Any]) -> Log | None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedtaper.core.errors import FedtaperError, warn
 from fedtaper.experiment import Experiment
-from fedtaper.results import Run
+from fedtaper.results import Run, seeds_in_words
 from fedtaper.storage import durable
 from fedtaper.storage.checkpoints import load_checkpoint
 from fedtaper.storage.fingerprint import Fingerprint, checked, differences, in_words
@@ -87,15 +87,12 @@ def _same_seeds(
     out: Path, before: list[int], now: list[int], was_many: bool = False, many: bool = False
 ) -> None:
     if before != now or was_many != many:
-        old, new = (", ".join(str(s) for s in found[:SHOWN]) for found in (before, now))
+        old, new = seeds_in_words(before), seeds_in_words(now)
         kind = " as a batch" if before == now else ""
         raise FedtaperError(
             f"{out} holds a run of other seeds: {old} -> {new}{kind} (stored -> now). Resume with "
             "the stored seeds"
         )
-
-
-SHOWN = 6
 
 
 def _extension(out: Path, rounds: int, seeds: NDArray[np.int64], many: bool) -> dict[str, Any]:

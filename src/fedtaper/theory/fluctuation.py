@@ -123,22 +123,22 @@ def _refuse(e: Experiment) -> None:
     ):
         raise FedtaperError(
             "the covariance is known only for clients that answer in time, are absent only by "
-            'chance, and a mean over all of them: use method="scaling"'
+            'chance, and a mean over all of them: use --method scaling (method="scaling")'
         )
     if e.server.rescales or e.server.init(np.zeros(1)):
         raise FedtaperError(
             f"the covariance is known only for a mean of the clients' models; {e.server!r} changes "
-            'every step: use method="scaling"'
+            'every step: use --method scaling (method="scaling")'
         )
     if e.local_epochs is not None:
         raise FedtaperError(
             "the covariance is known only for mini-batches drawn with replacement (local_steps); "
-            'with local_epochs use method="scaling"'
+            'with local_epochs use --method scaling (method="scaling")'
         )
     if e.problem.dim > MOST:
         raise FedtaperError(
             f"a covariance of {e.problem.dim:,} parameters is too large (at most {MOST}); "
-            'use method="scaling"'
+            'use --method scaling (method="scaling")'
         )
 
 

@@ -157,7 +157,7 @@ class QuadraticLosses:
             if np.any(problem.rhos > 0):
                 raise FedtaperError(
                     "the samples of this stream depend on those before them (rho above 0), which "
-                    'a plug-in covariance does not know: use method="scaling"'
+                    'a plug-in covariance does not know: use --method scaling (method="scaling")'
                 )
             return [problem.every_sample(i) for i in range(self.clients)]
         cuts = np.cumsum(problem.sizes)[:-1]
