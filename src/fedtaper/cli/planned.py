@@ -10,6 +10,7 @@ from typing import Any
 from fedtaper.cli.terminal import say
 from fedtaper.core.errors import FedtaperError
 from fedtaper.experiment import Experiment
+from fedtaper.planning.targets import tidy
 from fedtaper.storage import durable
 from fedtaper.storage.changed import beside, with_steps
 
@@ -35,7 +36,7 @@ def check_out(file: Path, out: Path | None) -> None:
 
 def write(file: Path, made: Experiment, out: Path, given: Mapping[str, Any]) -> None:
     """Write the file with a plan's rounds and step sizes, and say what to do with it."""
-    durable.write(out, with_steps(file, made, given).encode())
+    durable.write(out, with_steps(file, tidy(made), given).encode())
     if made.problem.kind == "recorded":
         say(f"Written: {out}. Only the sizes of its data are known: train with it from Python.")
     else:

@@ -129,7 +129,7 @@ class Plan:
 
     def toml(self) -> str:
         """The experiment as TOML for ``fedtaper run``."""
-        return to_toml(self.experiment)
+        return to_toml(tidy(self.experiment))
 
     def save(self, path: str | Path) -> Path:
         """Write :meth:`toml` to a file."""
@@ -214,7 +214,7 @@ def plan(
     for client, fade in fades.items():
         schedules[client], refused = fading(base, schedules, client, fade, numbers)
         told += refused
-    made = replace(base, schedules=tuple(map(tidy, schedules)))
+    made = replace(base, schedules=tuple(schedules))
     told += vanishing(made, numbers)
     drift = drifting(made, numbers)
     for text in told:

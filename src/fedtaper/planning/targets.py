@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtaper.core.checks import as_list, as_numbers, check_whole
-from fedtaper.core.errors import FedtaperError
+from fedtaper.core.errors import FedtaperError, quietly
 from fedtaper.core.named import known_names, numbered
-from fedtaper.core.schedules import Power
+from fedtaper.experiment import Experiment
 from fedtaper.problems.data import RareClass
 from fedtaper.problems.images import ImageClassification
 
@@ -40,14 +40,14 @@ class Fade:
     start: float = 1.0
 
 
-def tidy(found: Power) -> Power:
-    """A schedule with twelve digits: the rest is rounding, which only makes a file hard to read.
-
-    >>> tidy(Power(0.009999999999999998, 0.76))
-    Power(c=0.01, delta=0.76, offset=0.0)
-    """
-    c, delta, offset = (float(f"{held:.12g}") for held in (found.c, found.delta, found.offset))
-    return replace(found, c=c, delta=delta, offset=offset)
+def tidy(made: Experiment) -> Experiment:
+    """A planned experiment for a file: step sizes with twelve digits, as the rest is rounding."""
+    found = []
+    for s in made.schedules:
+        held = {name: float(f"{value:.12g}") for name, value in vars(s).items()}
+        found.append(replace(s, **held))  # type: ignore[type-var]  # plans are made of Power
+    with quietly():
+        return replace(made, schedules=tuple(found))
 
 
 def are_texts(target: Any) -> bool:
