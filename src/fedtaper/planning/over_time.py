@@ -37,8 +37,8 @@ def fading(
     """The schedule that fades a client as asked, or the nearest inside A2 and a warning."""
     if not 0 < fade.end < fade.start:
         raise FedtaperError(
-            f"{base.name(client)} cannot fade from {fade.start:.3g} to {fade.end:.3g}: it must fall, "
-            "and to more than 0"
+            f"{base.name(client)} cannot fade from {fade.start:.3g} to {fade.end:.3g}: it must "
+            "fall, and to more than 0"
         )
     usual = schedules[client]
     others = staying(numbers)
@@ -62,9 +62,9 @@ def fading(
     told = []
     if wanted > slowest * (1 + 1e-9):
         told.append(
-            f"{base.name(client)} cannot fade as slowly as to {fade.end:.3g} by round {fade.by}: with "
-            f"the delta of the others it has {fade.start * slowest:.3g} then, because in round 1 "
-            f"it has more influence than later. {_cure(base)}; or let it start at "
+            f"{base.name(client)} cannot fade as slowly as to {fade.end:.3g} by round {fade.by}: "
+            f"with the delta of the others it has {fade.start * slowest:.3g} then, because in "
+            f"round 1 it has more influence than later. {_cure(base)}; or let it start at "
             f"{fade.end / slowest:.3g}"
         )
         delta = usual.delta
@@ -141,8 +141,8 @@ def drifting(made: Experiment, numbers: Array) -> list[str]:
     then = on_scale(made.influence(tenth).raw, numbers)[i]
     more = f" and {then:.3g} in round {tenth}" if tenth > 1 else ""
     return [
-        f"{DRIFT}: {made.name(i)} has {early[np.argmax(off)] * numbers[i]:.3g} in round 1{more}, where "
-        f"{numbers[i]:.3g} was asked. {_cure(made)}"
+        f"{DRIFT}: {made.name(i)} has {early[np.argmax(off)] * numbers[i]:.3g} in round 1{more}, "
+        f"where {numbers[i]:.3g} was asked. {_cure(made)}"
     ]
 
 
