@@ -51,7 +51,8 @@ def from_run(
             f"the run has no seed {seed!r:.80}: choose one of {seeds_in_words(run.seeds)}"
         )
     pick: Any = run.seeds.index(seed) if run.many and seed is not None else slice(None)
-    kept = _finite(run.update_norms[pick])
+    lost = min((d.round for d in run.diverged if not run.many or d.seed == seed), default=None)
+    kept = _finite(run.update_norms[pick][: None if lost is None else np.sum(run.round < lost)])
     if not kept:
         raise FedtaperError("the run has no round with finite numbers, so there is none to audit")
     rounds = run.round[:kept]
@@ -63,7 +64,6 @@ def from_run(
     if answers is not None and run.many:
         answers = answers.of_seed(pick)
     moves = start = None
-    lost = min((d.round for d in run.diverged if not run.many or d.seed == seed), default=None)
     if lost is None and last == kept and run.w is not None and run.w0 is not None:
         start = np.concatenate([run.w0[pick][None], run.w[pick][: kept - 1]])
         if held_out is None and answers is None and isinstance(e.problem, ImageClassification):
@@ -88,8 +88,11 @@ def from_run(
 
 
 def _finite(norms: Array) -> int:
-    """How many rounds there are before sizes, or their squares, are too large for a number."""
-    lost = ~(norms < LARGEST).all(axis=-1)
+    """How many rounds there are before sizes, or their squares, are too large for a number.
+
+    NaN is a site of a federation that did not answer.
+    """
+    lost = (norms >= LARGEST).any(axis=-1)
     return int(np.argmax(lost)) if lost.any() else len(norms)
 
 
