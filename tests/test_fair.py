@@ -357,3 +357,22 @@ def test_a_strangers_softmax_regression_is_solved():
         [float(row[-2]) for row in rows], plan.prices.loss.diagonal(), rtol=1e-3
     )
     assert ft.plan([1, 2, 3], rounds=5, local_steps=2).prices is None  # made-up data
+
+
+@pytest.mark.parametrize("stubborn", [False, True], ids=["stacked", "one by one"])
+def test_samples_in_dictionaries_are_samples_all_the_same(stubborn):
+    plain, data, _ = logistic(clients=3, uneven=True)
+
+    def loss(model, batch):
+        found, _ = plain.loss(model, batch["x"], batch["y"])
+        if stubborn:
+            found.item()  # which no stack of clients can do
+        return found
+
+    words = ft.Custom(loss, plain.init, [{"x": x, "y": y} for x, y in data])
+    one, two = losses_of(plain), losses_of(words)
+    w = np.linspace(-1, 1, plain.dim)
+    assert np.allclose(one.values(w), two.values(w), rtol=1e-12)
+    assert np.allclose(one.noise(w), two.noise(w), rtol=1e-10)
+    assert np.allclose(one.hessians(w), two.hessians(w), rtol=1e-10)
+    assert np.allclose(ft.fair(words).p, ft.fair(plain).p, atol=1e-6)

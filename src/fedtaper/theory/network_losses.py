@@ -78,15 +78,13 @@ class TorchLosses:
     def _groups(self) -> list[tuple[list[int], tuple[Any, ...]]]:
         """Clients whose data has one shape, with their data stacked."""
         import torch
+        from torch.utils._pytree import tree_leaves, tree_map
 
         found: dict[Any, list[int]] = {}
-        for i, tensors in enumerate(self._data):
-            found.setdefault(tuple(t.shape for t in tensors), []).append(i)
+        for i, data in enumerate(self._data):
+            found.setdefault(tuple(t.shape for t in tree_leaves(data)), []).append(i)
         return [
-            (
-                members,
-                tuple(torch.stack(t) for t in zip(*(self._data[i] for i in members), strict=True)),
-            )
+            (members, tree_map(lambda *t: torch.stack(t), *(self._data[i] for i in members)))
             for members in found.values()
         ]
 
@@ -112,7 +110,7 @@ class TorchLosses:
         inside = (None, *(0 for _ in data))
         try:
             torch.vmap(torch.func.grad(self._loss), in_dims=inside)(w, *data)
-        except RuntimeError:
+        except Exception:  # whatever vmap or the loss objects to
             return False
         return True
 
@@ -183,17 +181,19 @@ class TorchLosses:
     def _one_by_one(self, w: Array) -> tuple[list[Array], list[Array]]:
         """Each client's single samples' losses, (samples,), and gradients, (samples, d)."""
         import torch
+        from torch.utils._pytree import tree_map
 
         point = torch.from_numpy(np.array(w, dtype=np.float64))
         one = torch.func.grad_and_value(self._loss)
         values, gradients = [], []
-        for data in self._data:
-            singles = tuple(t[:, None] for t in data)
+        for data, samples in zip(self._data, self.problem.sizes, strict=True):
+            singles = tree_map(lambda t: t[:, None], data)
             if self._stacks:
                 inside = (None, *(0 for _ in data))
                 slopes, found = torch.vmap(one, in_dims=inside)(point, *singles)
             else:
-                rows = [one(point, *row) for row in zip(*singles, strict=True)]
+                taken = [tree_map(lambda t, k=k: t[k], singles) for k in range(samples)]
+                rows = [one(point, *row) for row in taken]
                 slopes, found = (torch.stack(part) for part in zip(*rows, strict=True))
             values.append(found.numpy())
             gradients.append(slopes.numpy())
