@@ -142,6 +142,13 @@ def test_regression(e, cuts, stops, engine, seeds, updates):
     same(ft.run(e, **how), in_pieces(e, cuts, stops, **how))
 
 
+def test_stopped_before_the_first_recorded_round():
+    problem = ft.LinearRegression(num_clients=3, samples=30, seed=2)
+    e = ft.Experiment(problem, ft.Power(0.001, 0.8), rounds=20, local_steps=2)
+    how = {"engine": "reference", "seeds": [3, 1], "thin": 7, "updates": True}
+    same(ft.run(e, **how), in_pieces(e, [2] * 10, [False, True], **how))
+
+
 @given(networks(), pieces, kills)
 @settings(max_examples=6, deadline=None)
 def test_networks(e, cuts, stops):

@@ -175,7 +175,7 @@ class Recorder:
         self.norms[:, here] = saved["norms"][:, there]
         if self.w is not None:
             self.w[:, here] = saved["w"][:, there]
-        if state.keep_updates:
+        if state.keep_updates and there.size:  # thinned, there may be no recorded round yet
             if "updates" not in saved:
                 raise FedtaperError("the stopped run did not record updates: resume without them")
             room = self._room_for_updates(saved["updates"].shape[-1])
