@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import zipfile
+from dataclasses import replace
 
 import interrupted
 import numpy as np
@@ -75,10 +76,10 @@ def arrays(path):
         return [name for name in found.files if name != durable.MANIFEST]
 
 
-def stopped(e, out, monkeypatch):
+def stopped(e, out, monkeypatch, **how):
     monkeypatch.setattr(drive, "CHECKPOINT_SECONDS", -1.0)
     monkeypatch.setattr(reference, "BLOCK_UPDATES", 60)
-    interrupted.stopped(e, out, monkeypatch, **HOW)
+    interrupted.stopped(e, out, monkeypatch, **HOW, **how)
 
 
 def refused(folder, e):
@@ -147,6 +148,40 @@ def test_old_checkpoints_without_checksums_go_on(tmp_path, monkeypatch):
     rewritten(tmp_path / "run" / checkpoints.CHECKPOINT, noted(checksums="gone"))
     found = ft.run(e, out=tmp_path / "run", resume=True, **HOW)
     assert np.array_equal(found.w, ft.run(e, **HOW).w)
+
+
+FORMS = {
+    "an axis more": lambda array: array[..., None],
+    "complex": lambda array: array.astype(complex),
+    "text": lambda array: array.astype("U8"),
+    "nothing": lambda array: np.array([]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_old_checkpoint_with_arrays_of_another_form_is_damaged(tmp_path, monkeypatch, form):
+    """Without checksums, as those of old versions, whatever is not of the run's form is seen."""
+    e = experiment(rounds=60)
+    e = replace(e, challenges=ft.Challenges(every=20), local=ft.Momentum(0.5, reset=True))
+    how = HOW | {"updates": True}
+    stopped(e, tmp_path / "run", monkeypatch, updates=True)
+
+    def change(name):
+        def changed(members):
+            array = np.load(io.BytesIO(members[f"{name}.npy"]))
+            put(members, name, FORMS[form](array))
+            del members["manifest.npy"]
+
+        return changed
+
+    for name in arrays(tmp_path / "run" / checkpoints.CHECKPOINT):
+        for rounds in (60, 70):
+            folder = shutil.copytree(tmp_path / "run", tmp_path / f"{name}-{rounds}")
+            for one in (checkpoints.CHECKPOINT, checkpoints.PREVIOUS):
+                rewritten(folder / one, change(name))
+            with pytest.raises(ft.FedtaperError) as trouble:
+                ft.run(replace(e, rounds=rounds), out=folder, resume=True, **how)
+            assert "\n" not in str(trouble.value)
 
 
 def test_numbers_of_any_layout_have_the_checksum_that_is_read(tmp_path):

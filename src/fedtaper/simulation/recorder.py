@@ -24,6 +24,8 @@ from fedtaper.theory.clock import OdeClock
 WATCHED = ("error", "test_accuracy", "accuracy", "test_loss", "train_accuracy", "train_loss")
 KEEP_BYTES = 2**30  # what a run may keep in memory before its record is thinned
 Array = NDArray[np.float64]
+# arrays of a checkpoint that have one entry per recorded round, or per challenge
+GROWING = ("round", "w", "updates", "challenge_product", "challenge_size")
 
 
 class Recorder:
@@ -157,6 +159,7 @@ class Recorder:
 
     def _restored(self, state: State, saved: dict[str, Any]) -> float:
         shape = state.w.shape
+        self._check_kinds(state, saved)
         state.round, state.w = int(saved["state_round"]), saved["state_w"]
         state.memory = tuple(saved[f"memory_{i}"] for i in range(len(state.memory)))
         if state.clients and "sites" in saved:
@@ -189,6 +192,26 @@ class Recorder:
                 full[:, here] = saved[key][:, there]
                 self.metrics[key.removeprefix("metric_")] = full
         return float(saved["seconds"])
+
+    def _check_kinds(self, state: State, saved: dict[str, Any]) -> None:
+        """Refuse arrays of another kind or form than this run's own: files come from anywhere."""
+        own = {name: np.asarray(array) for name, array in self.checkpoint(state, 0.0).items()}
+        width = (np.shape(saved.get("updates", ())) or (0,))[-1]
+        own.setdefault("updates", np.empty((*self.norms.shape, width)))
+        metric = np.empty(self.norms.shape[:2])
+        for name, array in saved.items():
+            like = own.get(name, metric if name.startswith("metric_") else None)
+            if like is None:
+                continue
+            free = {"round": 0}.get(name, 0 if name.startswith("steer_") else 1)
+            grows = name in GROWING or name.startswith(("steer_", "metric_"))
+            forms = [list(np.shape(a)) for a in (array, like)]
+            for form in forms:
+                del form[free : free + grows]
+            alike = np.ndim(array) == like.ndim and forms[0] == forms[1]
+            alike |= name in ("state_w", "norms")  # their forms tell whose run it is
+            if not alike or np.asarray(array).dtype.kind != like.dtype.kind:
+                raise FedtaperError(f"the checkpoint is damaged: its {name} does not fit this run")
 
     def _places(self, state: State, saved: dict[str, Any], shape: Any) -> tuple[Any, Any]:
         """The places of the recorded rounds, in this record and in the saved one."""
