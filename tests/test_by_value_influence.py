@@ -241,3 +241,21 @@ def test_who_differs_in_one_factor_is_in_a_group_of_its_own():
     assert [group.clients for group in e.groups()] == [(0, 1), (2,)]
     e = experiment(SLOW, server=ft.Average("samples"))
     assert [group.clients for group in e.groups()] == [(0,), (1,), (2,)]
+
+
+def test_a_client_drifts_with_the_velocity_that_it_has_built_up():
+    """By hand: where it is before each update, weighted by how far that update's gradient gets."""
+    b, n = 0.6, 40.0
+    problem = ft.LinearRegression(num_clients=2, samples=30)
+    schedules = [ft.Power(0.1, 0.9), ft.Power(0.3, 0.76)]
+    rule = ft.Momentum(b, reset=True)
+    e = ft.Experiment(problem, schedules, rounds=20, local_steps=4, batch_size=9, local=rule)
+    a = e.steps_around(n)[0]
+    for i in range(2):
+        steps, place, velocity, drift, whole = a[:, i], 0.0, 0.0, 0.0, 0.0
+        for k in range(4):
+            counts = sum(steps[m] * b ** (m - k) for m in range(k, 4))
+            drift, whole = drift + counts * place, whole + counts
+            velocity = b * velocity + 1.0
+            place += steps[k] * velocity
+        assert e.local_drift(n)[i] == pytest.approx(drift / whole, rel=1e-12)
