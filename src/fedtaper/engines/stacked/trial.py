@@ -37,7 +37,7 @@ def _of_problem(problem: NetworkProblem, device: str) -> str | None:
         return "the model keeps running statistics"
     try:
         draws = trial(problem, device=device)
-    except FedtaperError as trouble:  # client by client it is told where it happens
+    except FedtaperError as trouble:  # client by client the error names the place
         return str(trouble)
     if draws and device != "cpu":
         return "the model draws random numbers as it trains (dropout)"
