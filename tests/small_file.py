@@ -28,3 +28,16 @@ c = 0.01
 delta = 0.8
 clients = 2
 """
+
+THREE = """
+[problem]
+kind = "linear"
+num_clients = 3
+samples = 200
+[schedules]
+c = 0.01
+delta = 0.76
+[experiment]
+local_steps = 5
+rounds = 4
+"""  # further settings of the experiment may follow

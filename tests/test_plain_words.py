@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from small_file import THREE
 from typer.testing import CliRunner
 
 import fedtaper as ft
@@ -11,24 +12,11 @@ from fedtaper.cli.main import app
 from fedtaper.outcomes.intervals import SHORT, _times
 from fedtaper.results import seeds_in_words
 
-FILE = """
-[problem]
-kind = "linear"
-num_clients = 3
-samples = 200
-[experiment]
-rounds = 4
-local_steps = 5
-[schedules]
-c = 0.01
-delta = 0.76
-"""
-
 
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "e.toml"
-    path.write_text(FILE)
+    path.write_text(THREE)
     return path
 
 
@@ -102,7 +90,7 @@ def test_options_are_named_as_the_command_has_them(file, tmp_path):
     assert "(--updates, updates=True)" in command("board", out).output
     assert "--updates, updates=True" in command("contributions", out).output
     epochs = tmp_path / "epochs.toml"
-    epochs.write_text(FILE.replace("local_steps = 5", "local_epochs = 1"))
+    epochs.write_text(THREE.replace("local_steps = 5", "local_epochs = 1"))
     assert command("run", epochs, "--out", tmp_path / "epochs").exit_code == 0
     assert "--method scaling" in command("intervals", tmp_path / "epochs").output
 

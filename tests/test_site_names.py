@@ -4,25 +4,17 @@ import json
 
 import numpy as np
 import pytest
+from small_file import THREE
 from typer.testing import CliRunner
 
 import fedtaper as ft
 from fedtaper.cli.main import app
 
 NAMES = ("St. Mary's / Ward 3", "Ünïklinik", "West")
-FILE = """
-[problem]
-kind = "linear"
-num_clients = 3
-samples = 200
-[experiment]
-rounds = 20
-local_steps = 5
-names = ["St. Mary's / Ward 3", "Ünïklinik", "West"]
-[schedules]
-c = 0.01
-delta = 0.76
-"""
+FILE = (
+    THREE.replace("rounds = 4", "rounds = 20")
+    + f"names = {json.dumps(NAMES, ensure_ascii=False)}\n"
+)
 
 
 @pytest.fixture
