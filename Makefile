@@ -50,9 +50,10 @@ docs: .venv/dev
 test-flower: .venv/dev
 	$(BIN)/pytest -n 2 -m federation tests
 
-# the CUDA engine against the CPU engine: skipped where there is no GPU
+# the CUDA engine against the CPU engine: skipped where there is no GPU. Most of it is compiling,
+# so eight processes share the GPU: a minute and a half instead of ten
 test-gpu: .venv/dev
-	$(BIN)/pytest -m gpu tests/test_gpu.py
+	$(BIN)/pytest -n 8 -m gpu tests/test_gpu.py
 
 # kills, faults of the disk, fuzzed files, folders, calls and commands: about an hour on a quiet
 # core. make torture SHARE=0.1 is a tenth of it.

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import stdtrit
 
 import fedtaper as ft
 from fedtaper.auditing import challenges
-from fedtaper.auditing.challenges import Asked, estimate, evidence, examine
+from fedtaper.auditing.challenges import Asked, estimate, evidence, examine, turned
 from fedtaper.rules.challenges import Challenges
 
 ROUNDS = Challenges().rounds(100).astype(float)
@@ -190,3 +191,82 @@ def test_the_confidence_sequence_holds_for_all_rounds_at_once():
     assert (score > line).any(axis=1).mean() <= EVER
     assert (np.abs(score) > line).any(axis=1).mean() <= 2 * EVER
     assert 3 < line.min() < 4
+
+
+def asked_of(q, length=None):
+    """One client's answers."""
+    rows = [part[None] for part in (q, X, SUMS)]
+    return Asked(ROUNDS.astype(int), *rows, None if length is None else length[None])
+
+
+def test_answers_that_turn_accuse_nobody():
+    """Long ways end nearer to the base update: products fall, and lengths do not."""
+    rng = np.random.default_rng(8)
+    noise = 1 + 0.02 * rng.normal(size=len(X))
+    q, length = noise * (0.35 + 0.45 * SUMS / SUMS[0]), noise * np.linspace(1.0, 1.6, len(X))
+    assert examine(asked_of(q)).found[0] > 0  # taken by itself it looks like a taper
+    found = examine(asked_of(q, length))
+    assert not found.found.any() and found.turned.all() and np.isnan(found.excess).all()
+    auditor = ft.Auditor([ft.Power(0.1, 0.76)])
+    place = {int(k): i for i, k in enumerate(ROUNDS)}
+    for k in range(1, 101):
+        auditor.add(np.ones(1) / k, n=float(k))
+        if k in place:
+            i = place[k]
+            auditor.challenge([q[i] * k**-0.76], sizes=[length[i] * k**-0.76])
+    (client,) = auditor.result().clients
+    assert client.verdict == "cannot tell yet" and "point elsewhere" in client.notes[0]
+
+
+def test_a_taper_shows_in_lengths_and_products_alike():
+    rng = np.random.default_rng(9)
+    for excess, wanted in ((0.24, True), (0.0, False)):
+        q = answers(excess, 0.1, 0.01, rng)
+        length = 3 * answers(excess, 0.1, 0.01, rng)
+        found = examine(asked_of(q, length))
+        assert bool(found.found[0]) is wanted and not found.turned.any()
+        assert abs(found.excess[0] - excess) < stdtrit(found.freedom[0], 0.975) * found.error[0]
+
+
+def test_how_far_answers_turn_is_the_slope_of_a_straight_line():
+    rng = np.random.default_rng(10)
+    for _ in range(20):
+        cosine = 0.8 - rng.uniform(0, 0.25) * (X - X[0]) + 0.05 * rng.normal(size=len(X))
+        for count in range(4, len(X) + 1):
+            x, y = X[:count] - X[0], cosine[:count]
+            (slope, _), cov = np.polyfit(x, y, 1, cov=True)
+            least = abs(slope) - 2 * np.sqrt(cov[0, 0])
+            wanted = least * x[-1] > 0.35 * abs(y.mean())
+            assert turned(cosine[:count], X[:count])[-1] == wanted
+        assert not turned(cosine, X)[:3].any()
+
+
+def test_sizes_belong_to_all_answers_or_none():
+    auditor = ft.Auditor([ft.Power(0.1, 0.76)] * 2)
+    auditor.add(np.ones(2), n=1.0)
+    auditor.challenge([1.0, 2.0], sizes=[1.0, 2.0])
+    with pytest.raises(ft.FedtaperError, match="sizes of all answers, or of none"):
+        auditor.challenge([1.0, 2.0])
+    with pytest.raises(ft.FedtaperError, match=r"sizes has shape \(3,\)"):
+        auditor.challenge([1.0, 2.0], sizes=[1.0, 2.0, 3.0])
+
+
+def test_a_challenge_of_one_update_is_exact_however_large_the_steps():
+    """A loss with curvatures from 1 to 1,000: a few updates overshoot, one never bends."""
+    curved = torch.logspace(0, 3, 6)
+
+    def loss(model, x, y):
+        return 0.5 * (curved * (model.weight[0] - 1) ** 2).sum() + 0 * (x.sum() + y.sum())
+
+    data = [(np.zeros((8, 6)), np.zeros((8, 1)))] * 2
+    problem = ft.Custom(loss, lambda: torch.nn.Linear(6, 1, bias=False), data)
+    plan = Challenges(every=1, share=0.01, jitter=0.0)
+    e = ft.Experiment(
+        problem, ft.Power(0.001, 0.76), 30, 8, batch_size=8, challenges=plan,
+        behaviours={1: ft.OtherSchedule(ft.Power(0.001, 1.0))},
+    )  # fmt: skip
+    run = ft.run(e, progress=False)
+    honest, fading = ft.audit(run).clients
+    assert honest.delta == pytest.approx(0.76, abs=0.005) and not honest.accused
+    assert fading.delta == pytest.approx(1.0, abs=0.005) and fading.verdict == "fading"
+    assert plan.extra_work(30, e.steps) == pytest.approx(28 / 30 / 8)

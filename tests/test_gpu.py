@@ -186,9 +186,10 @@ def test_what_the_cpu_can_do(asked, make):
     same(experiment(make(), **BEYOND[asked]))
 
 
+@pytest.mark.parametrize("share", [1.0, 0.3, 0.01])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_updates_and_challenges_of_images(precision):
-    plan = ft.Challenges(base=2, every=2)
+def test_updates_and_challenges_of_images(precision, share):
+    plan = ft.Challenges(base=2, every=2, share=share)
     e = experiment(images(), "tapering-equal", rounds=8, challenges=plan, local_epochs=2)
     here = ft.run(e, engine="cpu", updates=True)
     there = ft.run(e, engine="cuda", updates=True, precision=precision)
@@ -197,6 +198,11 @@ def test_updates_and_challenges_of_images(precision):
     near = 0.01 if precision == "float32" else 0.15
     off = np.linalg.norm(there.updates - here.updates) / np.linalg.norm(here.updates)
     assert off < near
+    for name in ("product", "size"):
+        wanted = getattr(here.challenges, name)
+        assert np.linalg.norm(getattr(there.challenges, name) - wanted) < near * np.linalg.norm(
+            wanted
+        )
     for one, other in zip(ft.audit(there).clients, ft.audit(here).clients, strict=True):
         assert one.verdict == other.verdict
 

@@ -8,7 +8,7 @@ from fedtaper.paper import LEDGER, image_runs, reproduce
 
 
 def test_finished_runs_are_never_made_again(tmp_path, monkeypatch):
-    small = image_runs.Setup(model="cnn", c=0.3, rounds=4, seeds=1, rare_seeds=1)
+    small = image_runs.Setup(model="cnn", c=0.3, rounds=4, seeds=1)
     monkeypatch.setitem(image_runs.SETUPS, "digits", small)
     claims = [LEDGER["I2"], LEDGER["I3"]]
     first = reproduce(claims, tmp_path, options={"data_set": "digits"})

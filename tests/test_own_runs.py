@@ -283,3 +283,22 @@ def test_a_failure_in_a_worker_process_says_where(monkeypatch):
     bad = {float(torch.from_numpy(DATA[2][0]).float().sum())}
     with pytest.raises(ft.OwnCodeError, match=r"^round 1, east: loss failed \(RuntimeError"):
         ft.run(experiment(4, ft.Custom(loss, net, DATA), batch_size=24), engine="cpu")
+
+
+@pytest.mark.parametrize("way", ["per-client", "stacked"])
+def test_where_no_forked_process_can_train_all_clients_stay_in_this_one(monkeypatch, way):
+    """PyTorch on a machine with a GPU: gradients fail in a process forked after the first ones."""
+    monkeypatch.setattr("fedtaper.engines.cpu.cores", lambda: 2)
+    monkeypatch.setattr("fedtaper.engines.cpu.WORTHWHILE", 0.0)
+    e = experiment(3)
+    usual = ft.run(e, engine="cpu", way=way)
+    assert workers.can_fork()
+
+    def backward():
+        raise RuntimeError("Unable to handle autograd's threading in combination with fork")
+
+    monkeypatch.setattr(workers, "_backward", backward)
+    assert not workers.can_fork()
+    monkeypatch.setattr(workers, "Workers", None)  # none is started
+    monkeypatch.setattr("fedtaper.engines.cpu.Workers", None)
+    same(ft.run(e, engine="cpu", way=way), usual)

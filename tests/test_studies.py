@@ -34,7 +34,7 @@ def test_a_family_of_claims_from_the_command_line(family, tmp_path):
 
 
 def test_the_claims_about_images(tmp_path, monkeypatch):
-    small = image_runs.Setup(model="cnn", c=0.3, rounds=3, seeds=1, rare_seeds=1)
+    small = image_runs.Setup(model="cnn", c=0.3, rounds=3, seeds=1)
     monkeypatch.setitem(image_runs.SETUPS, "digits", small)
     claims = [LEDGER[f"I{k}"] for k in range(1, 7)]
     rows = reproduce(claims, tmp_path, options={"data_set": "digits"})

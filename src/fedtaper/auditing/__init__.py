@@ -139,7 +139,8 @@ class Auditor:
         self._declared: list[Array] = []  # (4, L) per round
         self._updates: list[Array] = []
         self._w: list[Array] = []
-        self._asked: list[tuple[int, Array, Array, Array]] = []  # round, q, log n, sums
+        # round, q, log n, sums, lengths
+        self._asked: list[tuple[int, Array, Array, Array, Array | None]] = []
 
     @property
     def declared(self) -> Declared:
@@ -203,11 +204,15 @@ class Auditor:
                 step_sums=None if step_sums is None else step_sums[k],
             )
 
-    def challenge(self, products: ArrayLike, share: float = 1.0) -> None:
+    def challenge(
+        self, products: ArrayLike, share: float = 1.0, sizes: ArrayLike | None = None
+    ) -> None:
         """Add the answers to a challenge in the round added last, NaN where there is none.
 
         ``products`` (L,) are the inner products of the answers with what the same clients sent
-        in the base round. ``share`` is the share of a round's local updates that was asked for.
+        in the base round, ``sizes`` (L,) the norms of the answers: without them, networks with
+        large steps can make honest clients look as if they faded. ``share`` is the share of a
+        round's local updates that was asked for.
         """
         if not self.n:
             raise FedtaperError("add the round first, then its challenge")
@@ -215,17 +220,24 @@ class Auditor:
         before = self.n[-2] if len(self.n) > 1 else 0.0
         end = before + max(1.0, round(share * (self.n[-1] - before)))
         sums, _, log_n, _ = declared_round(self.schedules, before, end, None)
-        found = as_numbers("products", products)
-        if found.shape != sums.shape:
-            raise FedtaperError(f"products has shape {found.shape}; it must be {sums.shape}")
-        self._asked.append((len(self.n), found / sums, log_n, sums))
+        each = {"products": products} | ({} if sizes is None else {"sizes": sizes})
+        found = {name: as_numbers(name, values) for name, values in each.items()}
+        for name, values in found.items():
+            if values.shape != sums.shape:
+                raise FedtaperError(f"{name} has shape {values.shape}; it must be {sums.shape}")
+        if self._asked and (self._asked[-1][-1] is None) != (sizes is None):
+            raise FedtaperError("give the sizes of all answers, or of none")
+        length = found["sizes"] / sums if "sizes" in found else None
+        self._asked.append((len(self.n), found["products"] / sums, log_n, sums, length))
 
     @property
     def _answers(self) -> Asked | None:
         if not self._asked:
             return None
-        rounds, q, log_n, sums = zip(*self._asked, strict=True)
-        return Asked(np.array(rounds), *(np.stack(part, axis=1) for part in (q, log_n, sums)))
+        rounds, *parts = zip(*self._asked, strict=True)
+        q, log_n, sums = (np.stack(part, axis=1) for part in parts[:3])
+        length = None if parts[3][0] is None else np.stack(parts[3], axis=1)
+        return Asked(np.array(rounds), q, log_n, sums, length)
 
     def _keep(self, moves: Array, w: Array | None) -> None:
         small = sketch(moves)

@@ -20,7 +20,16 @@ with unknown level and unknown variance (Lindon et al. 2022; the invariant t-tes
 one-sided. For an honest client it is, at any time, above 100 with probability at most 1 %, so one
 may look after every round and stop when one likes. Saturation makes an honest client's q_k *rise*
 with k, away from an accusation. A mixture over the round from which on a client fades finds those
-that are honest at first. **Estimating** (:func:`estimate`) fits level, excess and saturation
+that are honest at first.
+
+Where steps are so large that a model leaves its neighbourhood within an answer, the answer also
+*turns*: a long way ends nearer to v, which is a long way itself, so an honest q_k can fall as the
+steps shrink. The length :math:`|u_k| / S_k` does not: a bent way is shorter than a straight one. So
+the same e-process is run on the lengths, and the smaller of the two counts (:func:`examine`).
+Where the cosine of u_k and v changes by more than TURNED (:func:`turned`) there is neither an
+accusation nor an estimate. One update is never bent, so challenges of one update are exact.
+
+**Estimating** (:func:`estimate`) fits level, excess and saturation
 together. Losses with several curvatures can saturate more than that form has room for, and then
 even an honest client's answers fall more slowly than any fit says; there is no estimate then,
 since the same form might hide a taper.
@@ -49,6 +58,8 @@ EXCESS_SPREAD = 0.5
 HALF_NORMAL = 0.6  # deviation of a half-normal variable: saturation is a loss, never a gain
 LEFT_OUT = 0.05  # share of the saturation that its formula may miss, as a deviation of the excess
 SYSTEMATIC = 0.004
+TURNED = 0.35  # relative change of the cosine with the base update, from which nothing is said
+SURELY = 2.0  # standard errors of that change
 NOISE_FLOOR = 1e-4  # relative deviation below which scatter is not believed
 
 
@@ -60,15 +71,17 @@ class Asked:
     q: Array  # inner product with the base update over the declared step sum
     log_n: Array  # mean of log(n + offset) over the work of the answer
     sums: Array  # declared step sums of that work
+    length: Array | None = None  # of the answer, over the declared step sum; None if unknown
 
     def among(self, clients: NDArray[Any]) -> Asked:
         """Some of the clients."""
-        return Asked(self.round, self.q[clients], self.log_n[clients], self.sums[clients])
+        parts = (self.q, self.log_n, self.sums, self.length)
+        return Asked(self.round, *(part if part is None else part[clients] for part in parts))  # type: ignore[arg-type]  # only the last may be None
 
     def until(self, round_: int) -> Asked:
         """The answers up to and including that round."""
-        kept = self.round <= round_
-        return Asked(self.round[kept], self.q[:, kept], self.log_n[:, kept], self.sums[:, kept])
+        kept, parts = self.round <= round_, (self.q, self.log_n, self.sums, self.length)
+        return Asked(self.round[kept], *(p if p is None else p[:, kept] for p in parts))  # type: ignore[arg-type]  # only the last may be None
 
 
 @dataclass(frozen=True)
@@ -224,6 +237,7 @@ class Challenged:
     freedom: Array
     found: NDArray[np.int64]  # the round from which on it is accused; 0 where it is not
     unexplained: NDArray[np.bool_]  # slower than declared, and than any saturation explains
+    turned: NDArray[np.bool_]  # its answers point elsewhere as its steps shrink
 
 
 def examine(asked: Asked) -> Challenged:
@@ -234,15 +248,46 @@ def examine(asked: Asked) -> Challenged:
     first = [estimate(*row) for row in rows]
     spreads = _usual(first, asked)
     each = [estimate(*row, float(spread)) for row, spread in zip(rows, spreads, strict=True)]
-    found = np.zeros(len(rows), dtype=np.int64)
-    for i, row in enumerate(rows):
-        over = np.flatnonzero(evidence(*row) >= -np.log(CHANCE))
-        if over.size:
-            found[i] = asked.round[over[0]]
+    found, elsewhere = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=bool)
+    for i, (q, log_n, sums) in enumerate(rows):
+        log, bent = evidence(q, log_n, sums), np.zeros(len(q), dtype=bool)
+        if asked.length is not None:
+            log = np.minimum(log, evidence(asked.length[i], log_n, sums))
+            bent = turned(q / np.maximum(asked.length[i], 1e-300), log_n)
+        over = np.flatnonzero((log >= -np.log(CHANCE)) & ~bent)
+        found[i] = asked.round[over[0]] if over.size else 0
+        elsewhere[i] = bool(bent[-1:].any())
     excess, error, freedom = np.array([(f.excess, f.error, f.freedom) for f in each]).T
     unexplained = excess + stdtrit(freedom, 0.975) * error < -UNEXPLAINED
-    blank = np.where(unexplained, np.nan, 1.0)
-    return Challenged(excess * blank, error * blank, freedom, found, unexplained)
+    blank = np.where(unexplained | elsewhere, np.nan, 1.0)
+    return Challenged(excess * blank, error * blank, freedom, found, unexplained, elsewhere)
+
+
+def turned(cosine: Array, log_n: Array) -> NDArray[np.bool_]:
+    """Whether the cosine with the base update has surely changed with n, after each answer.
+
+    A straight line in log n is fitted to the answers so far; NaN is an answer that never came.
+
+    >>> x = np.log(np.arange(3.0, 43, 4))
+    >>> bool(turned(0.9 - 0.01 * x, x)[-1]), bool(turned(0.9 - 0.2 * x, x)[-1])
+    (False, True)
+    """
+    out = np.zeros(len(cosine))
+    there = np.isfinite(cosine)
+    y, x = cosine[there], log_n[there]
+    if len(y) < LEAST:
+        return out > 0
+    x = x - x[0]
+    count = np.arange(1, len(y) + 1)
+    mean_x, mean_y = np.cumsum(x) / count, np.cumsum(y) / count
+    xx = np.cumsum(x * x) - count * mean_x**2
+    xy = np.cumsum(x * y) - count * mean_x * mean_y
+    yy = np.cumsum(y * y) - count * mean_y**2
+    slope = xy / np.maximum(xx, 1e-300)
+    rest = np.maximum(yy - slope * xy, 0.0) / np.maximum(count - 2, 1)
+    least = np.abs(slope) - SURELY * np.sqrt(rest / np.maximum(xx, 1e-300))
+    out[there] = (count >= LEAST) & (least * np.maximum.accumulate(x) > TURNED * np.abs(mean_y))
+    return np.asarray((out if there.all() else _carried(out, there)) > 0)
 
 
 def _usual(first: list[Estimate], asked: Asked) -> Array:

@@ -23,6 +23,7 @@ from fedtaper.auditing.records import (
     NO_WITNESS,
     SATURATED,
     SIZES_ONLY,
+    TURNED,
     Verdict,
 )
 from fedtaper.auditing.replay import HeldOut, fit_replayed
@@ -92,6 +93,7 @@ class Finding:
     freedom: Array  # degrees of freedom of the error
     found: NDArray[np.int64]  # challenges: the round from which on it is accused, else 0
     unexplained: NDArray[np.bool_]  # challenges: slower than declared, and nothing says why
+    turned: NDArray[np.bool_]  # challenges: its answers point elsewhere as its steps shrink
 
 
 def judge(trace: Trace) -> Finding:
@@ -105,7 +107,7 @@ def judge(trace: Trace) -> Finding:
     excess, error = np.full(len(idle), np.nan), np.full(len(idle), np.nan)
     curvature, explained = np.ones(len(idle)), np.ones(len(idle))
     freedom, since_round = np.full(len(idle), np.inf), np.zeros(len(idle), dtype=np.int64)
-    unexplained = np.zeros(len(idle), dtype=bool)
+    unexplained = turned = np.zeros(len(idle), dtype=bool)
     witness = "norms" if trace.quadratic or trace.held_out is not None else "none"
     if trace.quadratic and not trace.even and trace.held_out is None:
         witness = "misfit"
@@ -114,7 +116,7 @@ def judge(trace: Trace) -> Finding:
     if trace.asked is not None:
         said, witness = examine(trace.asked), "challenges"
         excess, error, freedom, since_round = said.excess, said.error, said.freedom, said.found
-        unexplained = said.unexplained
+        unexplained, turned = said.unexplained, said.turned
     elif plain.any() and trace.norms.shape[1] >= LEAST_ROUNDS and witness == "norms":
         fit, witness = _fit(trace, plain)
         if witness != "misfit":
@@ -133,7 +135,7 @@ def judge(trace: Trace) -> Finding:
             "idle" if idle[i] else "copying" if copying[i] else "noise" if noise[i] else found
         )
     since_round = np.where(plain, since_round, 0)
-    seen = (excess, error, curvature, witness, freedom, since_round, unexplained)
+    seen = (excess, error, curvature, witness, freedom, since_round, unexplained, turned)
     return Finding(tuple(verdicts), *seen)
 
 
@@ -144,8 +146,8 @@ def notes(verdict: str, found: Finding, i: int, trace: Trace) -> tuple[str, ...]
         said.append(DIVERGED.format(trace.lost))
     elif verdict == "cannot tell":
         said.append(MISFIT if found.witness == "misfit" else NO_WITNESS)
-    if found.unexplained[i] and verdict == "cannot tell yet":
-        said.append(SATURATED)
+    if verdict == "cannot tell yet" and (found.turned[i] or found.unexplained[i]):
+        said.append(TURNED if found.turned[i] else SATURATED)
     if trace.updates is None and verdict == "as declared" and trace.asked is None:
         said.append(SIZES_ONLY)
     if found.witness == "updates" and not 0.5 < found.curvature[i] < 2:

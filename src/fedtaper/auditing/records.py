@@ -33,6 +33,11 @@ SATURATED = (
     "down to large steps within a round: a faster taper could hide behind that. What helps: "
     "smaller and more challenges (every=3, share=0.25), or smaller steps"
 )
+TURNED = (
+    "its answers to challenges point elsewhere as its steps shrink: the model changes too much "
+    "within an answer to show a taper. What helps: challenges of a single update (every=1, "
+    "share=0.01), which are exact, a later base round, or smaller steps"
+)
 DIVERGED = (
     "the run diverged in round {:,}, and updates that grow because steps are too large show "
     "nothing about tapers"

@@ -105,7 +105,8 @@ def _asked(e: Experiment, answers: Answers) -> Asked:
     clock = e.clock_values(0, last)[index] + np.array([s.offset for s in e.schedules])
     sums = a.sum(axis=1)
     log_n = (a * np.log(clock)).sum(axis=1) / sums
-    return Asked(answers.round, (answers.product / sums).T, log_n.T, sums.T)
+    q, length = (answers.product / sums).T, (answers.size / sums).T
+    return Asked(answers.round, q, log_n.T, sums.T, length)
 
 
 def _as_declared(a: Array, clock: Array) -> Declared:

@@ -234,10 +234,13 @@ class CpuSession:
                 yield lane, tuple(map(float, found)), model
 
     def _pool_wanted(self) -> bool:
-        if self.pool is None and self.workers > 1 and can_fork():
+        if self.pool is None and self.workers > 1:
             left = self.e.rounds - self.state.round
             seeds = len(self.state.seeds)
             if self.round_seconds * left * seeds > WORTHWHILE:
+                if not can_fork():
+                    self.workers = 1  # everything in this process
+                    return False
                 self.pool = Workers(
                     self.e, self.trainer, self.workers - 1, self.group, seeds, self.kept
                 )

@@ -16,6 +16,8 @@ from fedtaper.core.protocols import Memory
 from fedtaper.engines.network_client import Lane, Trainer
 from fedtaper.experiment import Experiment
 
+PATIENCE = 30.0  # seconds for a forked process to make one backward pass
+
 
 def cores() -> int:
     """How many processes a run may use: all cores, unless several runs share them."""
@@ -23,8 +25,32 @@ def cores() -> int:
 
 
 def can_fork() -> bool:
-    """Whether this machine and this process can fork: not after it has used a GPU."""
-    return "fork" in multiprocessing.get_all_start_methods() and not torch.cuda.is_initialized()
+    """Whether a forked process can train: not after this one has used a GPU.
+
+    Where there is a GPU, PyTorch cannot even compute gradients on the CPU in a process that is
+    forked after a first backward pass. Only trying tells.
+    """
+    if "fork" not in multiprocessing.get_all_start_methods() or torch.cuda.is_initialized():
+        return False
+    tried = multiprocessing.get_context("fork").Process(target=_tried, daemon=True)
+    tried.start()
+    tried.join(PATIENCE)
+    if tried.exitcode is None:
+        tried.kill()
+    return tried.exitcode == 0
+
+
+def _tried() -> None:
+    """Make a backward pass and end: 0 if that is possible."""
+    code = 1
+    with suppress(BaseException):
+        _backward()
+        code = 0
+    os._exit(code)
+
+
+def _backward() -> None:
+    torch.ones(1, requires_grad=True).sum().backward()
 
 
 class Workers:

@@ -238,9 +238,10 @@ def outcome(
     sizes = setup(study)
     made = {
         "data_set": data_set(study), "clients": CLIENTS, "batch_size": BATCH, "local_epochs": 3,
-        "clock": "epoch", "rare_class_seeds": min(study.seeds, sizes.rare_seeds),
+        "clock": "epoch",
     }  # fmt: skip
-    return Outcome(verdict, summary, checks, nearest, shown, made | vars(sizes))
+    used = vars(sizes) | {"seeds": min(study.seeds, sizes.seeds)}
+    return Outcome(verdict, summary, checks, nearest, shown, made | used)
 
 
 def _claim(name: str, statement: str, measure: str, refuted: str, judge: Any) -> Claim:

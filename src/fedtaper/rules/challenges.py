@@ -76,9 +76,16 @@ class Challenges:
         asked = np.unique(np.concatenate([soon, later]))
         return asked[asked <= last]
 
-    def extra_work(self, rounds: int) -> float:
-        """Local updates spent on challenges, relative to those of that many rounds."""
-        return len(self.rounds(rounds)) * self.share / rounds
+    def extra_work(self, rounds: int, steps: Any = None) -> float:
+        """Local updates spent on challenges, relative to those of that many rounds.
+
+        With the clients' local updates per round, ``steps``, exactly: none is asked for less
+        than one.
+        """
+        share = self.share
+        if steps is not None:
+            share = float(np.sum(self.steps(steps)) / np.sum(steps))
+        return len(self.rounds(rounds)) * share / rounds
 
     def steps(self, steps: Any) -> Any:
         """How many of a round's local updates a challenge asks for."""
