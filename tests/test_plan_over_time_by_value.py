@@ -118,3 +118,14 @@ def test_a_drift_of_less_than_a_tenth_is_not_told():
     """Offset 3: from 1 + (4/5)^0.76 to 1 + (32/33)^0.76 in round 15, so 0.93 in round 1."""
     assert 1 / 1.1 < (1 + 0.8**0.76) / (1 + (32 / 33) ** 0.76) < 0.95
     assert planned([1, 1], 15, (1, 2), offset=3.0).warnings == ()
+
+
+@pytest.mark.parametrize(("percent", "told"), [(57.5, False), (57.3, False), (57.0, True)])
+def test_a_fade_that_delta_1_reaches_to_three_digits_is_not_called_impossible(percent, told):
+    """1 / n against 1 / n^0.76 has 10^-0.24 = 57.54 % of its first influence in round 10."""
+    asked = f"fade client 1 to {percent}% by round 10"
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        made = ft.plan(asked, 20, 1, num_clients=2)
+    assert any("cannot fade" in str(one.message) for one in said) is told
+    assert made.schedules[1].delta == pytest.approx(1.0, abs=1e-12)

@@ -22,6 +22,7 @@ from fedtaper.planning.targets import Fade
 Array = NDArray[np.float64]
 FASTEST = 1.0  # the largest delta inside A2
 SAME = 0.1  # a difference of an influence from what was asked that is not worth a word
+CLOSE = 0.005  # what three digits do not show
 DRIFT = "influences are as asked in the last round, not in earlier ones"
 POINTS = 40  # rounds in which a fading client is looked at
 
@@ -70,8 +71,8 @@ def fading(
         delta = usual.delta
     else:
         delta = _delta_for(fall, usual.delta, wanted)
-    if delta > FASTEST:
-        reached = fall(FASTEST)
+    reached = fall(FASTEST)
+    if delta > FASTEST and reached > wanted * (1 + CLOSE):
         found = abs(fall(delta) - wanted) < 1e-6 * wanted  # False beyond what has a number
         needs = f"delta = {delta:.3g}" if found else "a delta far above it"
         told.append(
@@ -80,7 +81,7 @@ def fading(
             f"{fade.start * reached:.3g} then; to reach {fade.end:.3g} by then, let it start at "
             f"{fade.end / reached:.3g}"
         )
-        delta = FASTEST
+    delta = min(delta, FASTEST)
     (first,), (plain,), (usually,) = (
         has(delta, 1),
         has(usual.delta, 1),
