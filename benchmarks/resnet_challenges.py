@@ -22,11 +22,12 @@ from fedtaper import engines
 from fedtaper.auditing.challenges import examine
 from fedtaper.auditing.traces import _asked
 from fedtaper.engines.cpu import CpuSession
-from fedtaper.paper.challenge_federations import FEW, LARGE, ONE, TRUE, federation
+from fedtaper.paper.challenge_federations import LARGE, ONE, TRUE, federation
+from fedtaper.rules.challenges import Challenges
 from fedtaper.simulation.challenger import Challenger
 
 PLANS = {"one update, every round": ONE}
-SEVERAL = {"a quarter of a round, every 3": FEW}
+SEVERAL = {"a quarter of a round, every 3": Challenges(every=3, share=0.25)}
 LEFT_OUT = ("idle", "noise", "copying")
 
 

@@ -95,3 +95,14 @@ def test_the_command_draws(run, tmp_path):
     assert done.exit_code == 0, done.output
     assert picture.stat().st_size > 5_000
     assert "withdraws faster" in done.output
+
+
+def test_many_challenges_are_looked_at_now_and_then(tiny):
+    plan = ft.Challenges(every=1, share=0.5)
+    e = ft.Experiment(tiny, ft.Power(0.05, 0.76), 60, 2, batch_size=10, challenges=plan)
+    run = ft.run(e, progress=False)
+    for history, client in zip(histories(run), ft.audit(run).clients, strict=True):
+        assert 12 < len(history.round) <= 24
+        assert history.round[0] == 3 and history.round[-1] == 60
+        assert history.asked.tolist() == run.challenges.round.tolist()
+        assert np.allclose(history.delta[-1], client.delta, equal_nan=True)

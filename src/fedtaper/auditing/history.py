@@ -15,6 +15,7 @@ from fedtaper.results import Run
 
 Array = NDArray[np.float64]
 LOOKS = 12  # where there are no challenges, evenly in log round
+MOST = 24  # looks at challenges, likewise where there are more
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,9 @@ def histories(run: Run, seed: int | None = None, level: float = 0.95) -> list[Hi
 
     trace, found = trace_of(run, seed), audit(run, seed=seed, level=level)
     if trace.asked is not None:
-        looks = trace.asked.round
+        count = len(trace.asked.round)
+        some = np.geomspace(1, count, MOST) if count > MOST else np.arange(1, count + 1)
+        looks = trace.asked.round[np.unique(some.round().astype(int)) - 1]
     else:
         last = trace.norms.shape[1]
         looks = np.unique(np.geomspace(min(LEAST_ROUNDS, last), last, LOOKS).round().astype(int))
@@ -75,6 +78,8 @@ def histories(run: Run, seed: int | None = None, level: float = 0.95) -> list[Hi
     out = []
     for i, c in enumerate(found.clients):
         delta, half = c.declared_delta + excess[:, i], width[:, i]
-        asked = looks[:0] if trace.asked is None else looks[np.isfinite(trace.asked.q[i])]
+        asked = looks[:0]
+        if trace.asked is not None:
+            asked = trace.asked.round[np.isfinite(trace.asked.q[i])]
         out.append(History(c, looks, delta, delta - half, delta + half, asked, found.name(i)))
     return out

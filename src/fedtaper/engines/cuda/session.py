@@ -251,7 +251,7 @@ class CudaSession:
         anchor, seed = self._there(model), int(self.state.seeds[s])
         place = {i: row for row, i in enumerate(clients)}
         order = np.array(sorted(clients, key=lambda i: -int(self.e.steps[i])), dtype=np.int64)
-        found = np.empty((len(clients), len(model)))
+        found = np.empty((len(clients), len(model)), dtype=np.float32)
         with self._computing():
             for members, moved in self._moved(order, seed, round_, anchor, a):
                 found[[place[i] for i in members.tolist()]] = moved.cpu().numpy()
