@@ -78,6 +78,8 @@ def test_what_is_assumed_of_a_client_unless_it_is_said():
     np.testing.assert_allclose(found.step_sum, [0.1 / 32**0.8, 0.4 / 32], rtol=1e-14)
     assert found.local_steps.tolist() == [1, 1] and found.participation.tolist() == [1, 1]
     assert found.server_weight.tolist() == [0.5, 0.5] and found.gain == 1.0
+    with pytest.raises(ft.FedtaperError, match="the clock n starts at 1"):
+        ft.effective_influence([SLOW, FAST], 0.05)
     with pytest.raises(dataclasses.FrozenInstanceError):
         ClientGroup((4,), SLOW, 1.0, 1.0, 1.0, 1.0, 1.0).limit = 0.0
 

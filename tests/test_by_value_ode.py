@@ -105,6 +105,13 @@ def test_a_single_client_decays_exponentially(method, influence):
         path.end = 2.0
 
 
+@pytest.mark.parametrize("span", [1e-12, 1e-3, 0.05])
+def test_a_short_time_is_a_short_way(span):
+    path = ft.limit_ode(experiment(SLOW, ONE, batch_size=2)).solve([5.0], start=0.5, end=0.5 + span)
+    exact = 4 * math.expm1(-CURVATURE * (path.end - 0.5))
+    assert path.w - 5.0 == pytest.approx(exact, rel=1e-3, abs=2e-15)
+
+
 def test_by_default_from_the_first_model_to_the_last_round():
     e = experiment(SLOW)
     path = ft.limit_ode(e).solve()
