@@ -1,6 +1,7 @@
 """The audit's judge by value: what follows from a fit, and since when, with the fits given."""
 
 import importlib
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from scipy.special import stdtrit
 
 from fedtaper.auditing.challenges import Asked
 from fedtaper.auditing.judge import Finding, Trace, judge, since
+from fedtaper.auditing.records import SATURATED, TURNED
 from fedtaper.auditing.replay import HeldOut
 from fedtaper.auditing.taper import Declared, Fit
 
@@ -139,6 +141,7 @@ def test_challenges_are_judged_by_their_own_test(monkeypatch):
         freedom=np.array([9.0, 9.0, 9.0]),
         found=np.array([0, 7, 0]),
         unexplained=np.array([False, False, True]),
+        turned=np.array([True, False, False]),
     )
     monkeypatch.setattr(room, "examine", lambda asked: said)
     asked = Asked(np.arange(1, 4), *[np.ones((3, 3))] * 3)
@@ -146,19 +149,32 @@ def test_challenges_are_judged_by_their_own_test(monkeypatch):
     assert found.verdicts == ("as declared", "fading", "cannot tell yet")
     assert found.witness == "challenges" and found.found.tolist() == [0, 7, 0]
     assert found.unexplained.tolist() == [False, False, True]
+    assert found.turned.tolist() == [True, False, False]
     np.testing.assert_array_equal(found.freedom, said.freedom)
 
 
 def test_challenges_say_nothing_about_who_is_idle(monkeypatch):
     none = np.zeros(3)
     said = SimpleNamespace(
-        excess=none, error=none + 0.01, freedom=none + 9, found=np.arange(3) + 5, unexplained=none
-    )
+        excess=none, error=none + 0.01, freedom=none + 9, found=np.arange(3) + 5, unexplained=none,
+        turned=none,
+    )  # fmt: skip
     monkeypatch.setattr(room, "examine", lambda asked: said)
     given = trace(asked=Asked(np.arange(1, 4), *[np.ones((3, 3))] * 3), quadratic=False)
     given.norms[1, -3:] = 0.0
     found = judge(given)
     assert found.verdicts == ("fading", "idle", "fading") and found.found.tolist() == [5, 0, 7]
+
+
+def test_why_there_is_no_estimate_is_said_once(monkeypatch):
+    never = np.zeros(4, dtype=bool)
+    both = replace(finding(["cannot tell yet"] * 3 + ["fading"]), witness="challenges")
+    slow, bent = never.copy(), never.copy()
+    slow[[0, 1, 3]], bent[[1, 2, 3]] = True, True
+    found = replace(both, unexplained=slow, turned=bent)
+    given = trace(4, asked=Asked(np.arange(1, 4), *[np.ones((4, 3))] * 3), quadratic=False)
+    said = [room.notes(v, found, i, given) for i, v in enumerate(found.verdicts)]
+    assert said == [(SATURATED,), (TURNED,), (TURNED,), ()]
 
 
 def test_exactly_on_a_line_nobody_is_accused_or_cleared(monkeypatch):
@@ -195,7 +211,8 @@ def test_lines_are_above_0_unless_a_replay_gives_one():
 def finding(verdicts, found=None):
     none = np.zeros(len(verdicts))
     rounds = np.zeros(len(verdicts), dtype=int) if found is None else np.array(found)
-    return Finding(tuple(verdicts), none, none, none, "norms", none, rounds, none > 0)
+    never = none > 0
+    return Finding(tuple(verdicts), none, none, none, "norms", none, rounds, never, never)
 
 
 def fading_from(monkeypatch, first):
@@ -333,18 +350,22 @@ def test_long_traces_are_averaged_over_stretches(monkeypatch):
 
 
 def test_some_clients_and_the_first_rounds_of_a_trace():
-    asked = Asked(np.array([3, 9]), *[np.arange(6.0).reshape(3, 2)] * 3)
+    asked = Asked(np.array([3, 9]), *[np.arange(6.0).reshape(3, 2)] * 4)
     held = HeldOut(np.ones((2, 12, 3)), np.eye(3))
     given = trace(updates=np.ones((3, 12, 2)), w=np.ones((12, 2)), asked=asked, held_out=held,
                   quadratic=False, even=False)  # fmt: skip
     some = given.among(np.array([2, 0]))
     assert some.norms.shape == (2, 12) and some.updates.shape == (2, 12, 2)
     assert some.asked.q.tolist() == [[4, 5], [0, 1]] and some.held_out.alike.shape == (2, 2)
+    assert some.asked.length.tolist() == [[4, 5], [0, 1]]
     assert (some.quadratic, some.even) == (False, False)
     early = given.until(5)
     assert early.norms.shape == (3, 5) and early.updates.shape == (3, 5, 2)
     assert early.w.shape == (5, 2) and early.declared.sums.shape == (3, 5)
     assert early.asked.round.tolist() == [3] and (early.quadratic, early.even) == (False, False)
+    assert early.asked.length.tolist() == [[0], [2], [4]] and asked.until(2).round.size == 0
+    unknown = replace(asked, length=None)
+    assert unknown.until(5).length is None and unknown.among(np.array([1])).length is None
     bare = given.without_tapers()
     assert bare.held_out is None and bare.asked is None and not bare.quadratic
     with pytest.raises(AttributeError):
