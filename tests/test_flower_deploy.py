@@ -358,8 +358,9 @@ def test_the_reason_of_a_failed_run_is_its_own_error(tmp_path, capsys):
 
 
 PARENT = """
-import os, subprocess, sys, time
+import os, signal, subprocess, sys, time
 from fedtaper.deploy import processes
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
 mark = sys.argv[1]
 name, _, value = mark.partition("=")
 kept = processes.Keeper(mark)
