@@ -6,6 +6,7 @@ import torch
 from torch.nn.functional import mse_loss
 
 import fedtaper as ft
+from fedtaper.problems import readers
 from fedtaper.problems.network import flat_parameters, parameters_of
 from fedtaper.problems.trial import trial
 
@@ -148,7 +149,8 @@ def test_augmentation_is_fresh_and_repeatable():
     assert torch.equal(before, torch.get_rng_state())  # the user's own generator is untouched
 
 
-def test_reading_ahead_changes_nothing():
+def test_reading_ahead_changes_nothing(monkeypatch):
+    monkeypatch.setattr(readers, "LOOKED_AT", 0)  # from the start
     runs = [
         ft.run(experiment(custom([Pairs(c, noise=0.5) for c in range(2)], workers=workers)))
         for workers in (0, 2)
@@ -513,8 +515,7 @@ class Pictures:
 @pytest.mark.parametrize("slot", [2**26, 2**15, 64])
 def test_readers_hand_over_large_batches_as_they_are(monkeypatch, kind, slot):
     """On the desk, partly on it where it is full, or through the pipe: the same bits."""
-    from fedtaper.problems import readers
-
+    monkeypatch.setattr(readers, "LOOKED_AT", 0)
     monkeypatch.setattr(readers, "SLOT", slot)
 
     def loss(model, batch):
@@ -535,8 +536,6 @@ def test_readers_hand_over_large_batches_as_they_are(monkeypatch, kind, slot):
 
 
 def test_a_reader_without_a_desk_uses_its_pipe(monkeypatch):
-    from fedtaper.problems import readers
-
     def none(*_):
         raise OSError("no address space")
 
@@ -551,3 +550,33 @@ def test_finite_numbers_whose_sum_is_not_are_no_trouble():
     big = np.full((40, 3), 3e38, dtype=np.float32)
     problem = ft.Custom(squared, Mixed, [(big, np.zeros((40, 1), np.float32))])
     assert problem.sizes.tolist() == [40]
+
+
+@pytest.mark.parametrize(("reading", "slow"), [(0.5, True), (0.36, True), (0.34, False)])
+def test_readers_are_started_where_reading_takes_a_third_of_training(monkeypatch, reading, slow):
+    now = [0.0]
+    monkeypatch.setattr(readers.time, "perf_counter", lambda: now[0])
+    pace = readers.Pace()
+
+    def read():
+        now[0] += reading
+        return "found"
+
+    for _ in range(9):
+        assert not pace.known and not pace.slow
+        assert pace.timed(read) == "found"
+        now[0] += 1.0
+    assert pace.known and pace.slow is slow and len(pace.reading) == 9
+    assert pace.timed(read) == "found" and len(pace.reading) == 9, "no longer looked at"
+
+
+@pytest.mark.parametrize(("worth", "started"), [(0.0, True), (np.inf, False)])
+def test_slow_reading_is_handed_over_and_quick_reading_is_not(monkeypatch, worth, started):
+    monkeypatch.setattr(readers, "WORTH", worth)
+    made = []
+    usual = readers.Readers
+    monkeypatch.setattr(readers, "Readers", lambda *args: made.append(usual(*args)) or made[-1])
+    e = experiment(custom([Pairs(c, noise=0.5) for c in range(2)], workers=1), rounds=6)
+    alone = experiment(custom([Pairs(c, noise=0.5) for c in range(2)]), rounds=6)
+    assert np.array_equal(ft.run(e).w, ft.run(alone).w)
+    assert bool(made) is started

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import fedtaper as ft
+from fedtaper.problems import readers
 from fedtaper.simulation import drive
 
 
@@ -44,6 +45,7 @@ def slowly(model):
 def test_killed_twice_it_goes_on_to_the_same_bits(tmp_path, monkeypatch, rules):
     """The processes that read for a killed run do not keep its folder locked."""
     monkeypatch.setattr(drive, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(readers, "LOOKED_AT", 0)
     data = [Augmented(client) for client in range(2)]
     problem = ft.Custom(squared, net, data, slowly, workers=1)
     e = ft.Experiment(problem, ft.Power(0.1, 0.8), rounds=30, local_epochs=1, batch_size=4, **rules)

@@ -41,6 +41,7 @@ Array = NDArray[np.float64]
 _EVALUATED = 0  # torch's seed for what evaluate draws
 _FROZEN = 0  # torch's seed while a model is made: frozen weights and buffers are always the same
 _READERS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+_PACES: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 TRAINERS = os.cpu_count() or 1  # processes that train side by side share the readers
 
 
@@ -64,7 +65,8 @@ class Custom(Network):
         lazy: read samples when they are needed, so that augmentation is fresh in every epoch
             and the data may be larger than memory. The default is True for data sets and
             False for arrays.
-        workers: processes that read data sets ahead (0: read in the training process).
+        workers: processes that read data sets ahead where reading takes long enough to be worth
+            it (0: none; the training process reads).
         collate: a function from a list of samples to a batch.
         sampler: a function of the client's number that returns the order of one pass over its
             samples, such as a ``torch.utils.data.WeightedRandomSampler``.
@@ -182,9 +184,15 @@ class Custom(Network):
         found = minibatches(e, seed, client, round_, augment=False, order=order)
         if not self.workers or isinstance(self.samples[client], InMemory):
             return found
-        if "fork" not in multiprocessing.get_all_start_methods():
+        if "fork" not in multiprocessing.get_all_start_methods() or not self._pace.slow:
             return found
         return self._readers().read(client, found)
+
+    @property
+    def _pace(self) -> Any:
+        from fedtaper.problems.readers import Pace
+
+        return _PACES.setdefault(self, Pace())
 
     def _readers(self) -> Any:
         from fedtaper.problems.readers import Readers
@@ -211,7 +219,11 @@ class Custom(Network):
 
         taken = batch.loaded
         if taken is None:
-            taken = self.samples[client].take(batch.index, batch.key)
+            own = self.samples[client]
+            if self.workers and not isinstance(own, InMemory):
+                taken = self._pace.timed(lambda: own.take(batch.index, batch.key))
+            else:
+                taken = own.take(batch.index, batch.key)
         wanted = torch.float32 if dtype is None else dtype
         found = converted(taken, lambda t: t.to(wanted) if t.is_floating_point() else t)
         return tuple(found)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import mmap
 import os
+import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from typing import Any, NamedTuple
 
@@ -27,6 +28,48 @@ AHEAD = 2  # mini-batches on their way per reader
 SLOTS = AHEAD + 2  # of a desk: a batch is fetched before its slot's turn comes again
 SLOT = 2**26  # bytes of address space for one batch; pages never written to cost nothing
 LARGE = 2**14  # bytes from which a tensor goes by the desk
+LOOKED_AT = 8  # mini-batches that the training process reads before it starts readers
+WORTH = 0.35  # of the time to train on a mini-batch: reading that is quicker is not handed over
+
+
+@dataclass
+class Pace:
+    """Whether reading is slow enough for readers: the first mini-batches tell.
+
+    To hand a mini-batch over costs as much as to read an easy one, and where every core trains, a
+    reader takes its time from a process that trains: in ``benchmarks/lazy_data.py`` a third of the
+    time to train.
+    """
+
+    reading: list[float] = field(default_factory=list)  # seconds
+    training: list[float] = field(default_factory=list)  # between the end of one and the next
+    ended: float | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether enough was looked at."""
+        return len(self.training) >= LOOKED_AT
+
+    @property
+    def slow(self) -> bool:
+        """Whether readers are worth their cost."""
+        return self.known and _middle(self.reading) >= WORTH * _middle(self.training)
+
+    def timed(self, read: Callable[[], Any]) -> Any:
+        """What ``read`` returns, looked at."""
+        if self.known:
+            return read()
+        began = time.perf_counter()
+        if self.ended is not None:
+            self.training.append(began - self.ended)
+        found = read()
+        self.ended = time.perf_counter()
+        self.reading.append(self.ended - began)
+        return found
+
+
+def _middle(seconds: list[float]) -> float:
+    return float(np.median(seconds)) if seconds else 0.0
 
 
 class Placed(NamedTuple):
@@ -138,8 +181,8 @@ class Readers:
                 os.waitpid(pid, 0)
         self.pipes, self.desks, self.pids = [], [], []
 
-    def __del__(self) -> None:
-        with suppress(Exception):  # at the interpreter's end much is gone already
+    def __del__(self, quietly: Any = suppress) -> None:
+        with quietly(Exception):  # at the interpreter's end much is gone already
             self.close()
 
 
