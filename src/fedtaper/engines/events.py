@@ -17,6 +17,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fedtaper.core import draws
+from fedtaper.core.memory import keep_memory
 from fedtaper.core.protocols import Array, Block, Capabilities, Options, State, as_linear, as_stream
 from fedtaper.engines import new_block, quick_rounds
 from fedtaper.engines.compiled import (
@@ -74,6 +75,7 @@ class EventSession:
 
     def __init__(self, experiment: Experiment, state: State) -> None:
         self.e, self.state = experiment, state
+        keep_memory()  # tables of arrivals are made anew for every run
         self.timeline = Timeline.of(experiment, state)
 
     def advance(self, rounds: int) -> Block:
