@@ -29,8 +29,9 @@ class Challenges:
     Args:
         every: rounds between two challenges. The first two follow the base round at once.
         base: the round (from 1) whose model is sent again.
-        share: the share of a round's local updates that a challenge asks for. With less than 1,
-            a site can tell a challenge from a round by the number of updates.
+        share: the share of a round's local updates that a challenge asks for, at least one. The
+            answer of a single update is exactly proportional to the step size, whatever the model.
+            With less than 1, a site can tell a challenge from a round by the number of updates.
         jitter: each challenge is moved a random part, at most this much, of the way to the
             next round's model, so that no site sees the very same model twice.
         clients: whom to challenge; by default everyone.
