@@ -31,7 +31,7 @@ MISFIT = (
 SATURATED = (
     "its answers to challenges fall more slowly than it declared, by more than the audit can put "
     "down to large steps within a round: a faster taper could hide behind that. What helps: "
-    "smaller and more challenges (every=3, share=0.25), or smaller steps"
+    "smaller and more challenges (every=1, share=0.01), or smaller steps"
 )
 TURNED = (
     "its answers to challenges point elsewhere as its steps shrink: the model changes too much "
