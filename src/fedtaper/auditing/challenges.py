@@ -24,15 +24,16 @@ that are honest at first.
 
 Where steps are so large that a model leaves its neighbourhood within an answer, the answer also
 *turns*: a long way ends nearer to v, which is a long way itself, so an honest q_k can fall as the
-steps shrink. The length :math:`|u_k| / S_k` does not: a bent way is shorter than a straight one. So
-the same e-process is run on the lengths, and the smaller of the two counts (:func:`examine`).
-Where the cosine of u_k and v changes by more than TURNED (:func:`turned`) there is neither an
-accusation nor an estimate. One update is never bent, so challenges of one update are exact.
+steps shrink. The length :math:`|u_k| / S_k` does not, unless gradients grow along the way: a bent
+way is shorter than a straight one. So the same e-process is run on the lengths, and the smaller of
+the two counts (:func:`examine`). Where the cosine of u_k and v changes by more than TURNED
+(:func:`turned`) there is neither an accusation nor an estimate. One update is never bent, so
+challenges of one update are exact.
 
-**Estimating** (:func:`estimate`) fits level, excess and saturation
-together. Losses with several curvatures can saturate more than that form has room for, and then
-even an honest client's answers fall more slowly than any fit says; there is no estimate then,
-since the same form might hide a taper.
+**Estimating** (:func:`estimate`) fits level, excess and saturation together. Losses with several
+curvatures can saturate more than that form has room for, and then even an honest client's answers
+fall more slowly than any fit says; there is no estimate then, since the same form might hide a
+taper.
 """
 
 from __future__ import annotations
@@ -75,13 +76,16 @@ class Asked:
 
     def among(self, clients: NDArray[Any]) -> Asked:
         """Some of the clients."""
-        parts = (self.q, self.log_n, self.sums, self.length)
-        return Asked(self.round, *(part if part is None else part[clients] for part in parts))  # type: ignore[arg-type]  # only the last may be None
+        return self._cut(self.round, (clients,))
 
     def until(self, round_: int) -> Asked:
         """The answers up to and including that round."""
-        kept, parts = self.round <= round_, (self.q, self.log_n, self.sums, self.length)
-        return Asked(self.round[kept], *(p if p is None else p[:, kept] for p in parts))  # type: ignore[arg-type]  # only the last may be None
+        kept = self.round <= round_
+        return self._cut(self.round[kept], (slice(None), kept))
+
+    def _cut(self, rounds: NDArray[np.int64], part: tuple[Any, ...]) -> Asked:
+        length = None if self.length is None else self.length[part]
+        return Asked(rounds, self.q[part], self.log_n[part], self.sums[part], length)
 
 
 @dataclass(frozen=True)
@@ -248,19 +252,19 @@ def examine(asked: Asked) -> Challenged:
     first = [estimate(*row) for row in rows]
     spreads = _usual(first, asked)
     each = [estimate(*row, float(spread)) for row, spread in zip(rows, spreads, strict=True)]
-    found, elsewhere = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=bool)
+    found, at_last = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=bool)
     for i, (q, log_n, sums) in enumerate(rows):
-        log, bent = evidence(q, log_n, sums), np.zeros(len(q), dtype=bool)
+        log, turns = evidence(q, log_n, sums), np.zeros(len(q), dtype=bool)
         if asked.length is not None:
             log = np.minimum(log, evidence(asked.length[i], log_n, sums))
-            bent = turned(q / np.maximum(asked.length[i], 1e-300), log_n)
-        over = np.flatnonzero((log >= -np.log(CHANCE)) & ~bent)
+            turns = turned(q / np.maximum(asked.length[i], 1e-300), log_n)
+        over = np.flatnonzero((log >= -np.log(CHANCE)) & ~turns)
         found[i] = asked.round[over[0]] if over.size else 0
-        elsewhere[i] = bool(bent[-1:].any())
+        at_last[i] = bool(turns[-1:].any())
     excess, error, freedom = np.array([(f.excess, f.error, f.freedom) for f in each]).T
     unexplained = excess + stdtrit(freedom, 0.975) * error < -UNEXPLAINED
-    blank = np.where(unexplained | elsewhere, np.nan, 1.0)
-    return Challenged(excess * blank, error * blank, freedom, found, unexplained, elsewhere)
+    blank = np.where(unexplained | at_last, np.nan, 1.0)
+    return Challenged(excess * blank, error * blank, freedom, found, unexplained, at_last)
 
 
 def turned(cosine: Array, log_n: Array) -> NDArray[np.bool_]:
